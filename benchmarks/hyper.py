@@ -21,6 +21,7 @@ import numpy as np
 import gpssm
 from gpssm.data.datasets import simulate
 from gpssm.methods import METHODS
+from gpssm.posterior.draws import model_of
 
 REST, STEP = 90, 20  # rows that follow, and rows from one origin to the next
 
@@ -47,7 +48,7 @@ def row(system: str, rows: int, seed: int, hyper: str, rate: float) -> str:
     # What is optimised is the same in all draws.
     drawn = posterior.draws.leaves.get("kernel.log_variance")
     variances = (
-        posterior.model_at(0, 0).kernel.log_variance
+        model_of(posterior, 0, 0).kernel.log_variance
         if drawn is None
         else np.mean(drawn, axis=(0, 1))
     )

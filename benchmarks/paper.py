@@ -48,7 +48,7 @@ from gpssm.plots.style import (
     panels,
     shade,
 )
-from gpssm.posterior.draws import absorb_common
+from gpssm.posterior.draws import absorb_common, model_of
 from gpssm.posterior.posterior import Posterior
 from gpssm.starts.build import Start, assign_roles
 
@@ -144,7 +144,7 @@ def study_time() -> None:
 def study_traces(out: Path) -> None:
     """When each sampler comes near where it stays."""
     start, _ = learned("furnace", state_dim=STATE_DIM, num_inducing=50, num_draws=20)
-    model, series = start.model_at(0, -1).with_roles("fix", "*"), list(start.dataset.scaled)
+    model, series = model_of(start, 0, -1).with_roles("fix", "*"), list(start.dataset.scaled)
     smoothed = [np.mean(np.asarray(path), (0, 1)) for path in start.draws.states]
     starts = {"posterior mean": smoothed, "zeros": [np.zeros_like(path) for path in smoothed]}
     exact = trace(

@@ -20,6 +20,7 @@ import numpy as np
 
 import gpssm
 from gpssm.core import metrics
+from gpssm.posterior.conditioning import condition_at
 
 STEPS = (1, 10, 30, 100, 300)
 SYSTEMS = ("duffing", "sparse_gp")
@@ -57,7 +58,7 @@ def judge(
     horizon = min(max(STEPS), len(test))
     origins = range(0, max(len(test) - min(30, horizon), 1), spacing)
     found = {name: {step: [] for step in (*STEPS, 0)} for name in ("step", "path")}
-    for origin, now in zip(origins, posterior.condition_at(test, origins), strict=True):
+    for origin, now in zip(origins, condition_at(posterior, test, origins), strict=True):
         rows = test[origin : origin + horizon]
         u = np.pad(rows.u, ((0, horizon - len(rows)), (0, 0)), mode="edge")
         for name, figures in found.items():

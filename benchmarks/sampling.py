@@ -37,6 +37,7 @@ from gpssm.methods import FFVD, FFVDCM, FFVDNUTS, MethodSettings
 from gpssm.methods.spec import Spec
 from gpssm.model.target import log_collapsed
 from gpssm.posterior.diagnostics import ess_bulk, forecast_mean
+from gpssm.posterior.draws import model_of
 from gpssm.posterior.posterior import Posterior
 from gpssm.starts.build import Start
 
@@ -72,7 +73,7 @@ class Chain(NamedTuple):
 
 def run(learned: Posterior, u: np.ndarray, config: MethodSettings, seed: int) -> Chain:
     """One chain of states with the learned hyper-parameters fixed, from where learning ended."""
-    model = learned.model_at(0, -1).with_roles("fix", "*")
+    model = model_of(learned, 0, -1).with_roles("fix", "*")
     start = Start(model, [path[0, -1] for path in learned.draws.states])
     found = run_chains(
         config,

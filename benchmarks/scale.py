@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gpssm
-from gpssm.core import chunks
+from gpssm.core import loops
 from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--keep-states", type=int)
     given = parser.parse_args()
     if given.chunk is not None:
-        chunks.CHUNK = chunks.CHUNK_ON_GPU = given.chunk
+        loops.CHUNK = loops.CHUNK_ON_GPU = given.chunk
     if given.emps is not None:
         warnings.simplefilter("ignore")  # of convergence, which is not what is measured
         numbers = {"num_chains": given.chains, "num_warmup": given.warmup, "num_draws": given.draws}

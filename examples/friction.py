@@ -65,7 +65,7 @@ def stage(dt: float) -> gpssm.Physics:
 
 def friction_of(posterior: gpssm.Posterior, speeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the learned friction at these speeds, in m/s²."""
-    learned = posterior.unknown(speeds)
+    learned = gpssm.analysis.unknown(posterior, speeds)
     return learned.mean, learned.std
 
 

@@ -21,8 +21,11 @@ from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.backtest import Backtest
+from gpssm.evaluation.compare import Comparison
 from gpssm.posterior import storage
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.linearisation import static_gain
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from hostile import VALUES, attempt
@@ -43,7 +46,6 @@ GOOD = {
     "predict": {"series": SERIES, "num_paths": 6},
     "simulate": {"u": U, "warmup": SERIES, "num_paths": 6},
     "transition": {"x": np.zeros((3, 2)), "u": U[:3]},
-    "derivatives": {"x": np.zeros((3, 2)), "u": U[:3]},
 }
 OPTIONS = (
     "num_paths",
@@ -58,7 +60,8 @@ OPTIONS = (
 
 
 def verb(name, argument):
-    return lambda value: getattr(POSTERIOR, name)(**GOOD[name] | {argument: value})
+    method = getattr(POSTERIOR, name, partial(condition_at, POSTERIOR))
+    return lambda value: method(**GOOD[name] | {argument: value})
 
 
 ENTRIES = {
@@ -86,7 +89,7 @@ ENTRIES = {
     "load": gpssm.load,
     "load(parts=)": lambda value: gpssm.load("nowhere.nc", value),
     "save": lambda value: POSTERIOR.save(value),
-    "chain": POSTERIOR.chain,
+    "chain": lambda value: POSTERIOR.thinned(chain=value),
     "thinned": POSTERIOR.thinned,
     "Dataset.experiment": POSTERIOR.dataset.experiment,
     "smooth": POSTERIOR.smooth,
@@ -115,9 +118,9 @@ ENTRIES = {
     "rows_of": FORECAST.rows_of,
     "Forecast[...]": FORECAST.__getitem__,
     "compare": lambda value: gpssm.compare(value, SERIES),
-    "compare(test)": lambda value: gpssm.compare({"one": FORECAST}, value),
-    "compare(horizon=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, horizon=value),
-    "compare(levels=)": lambda value: gpssm.compare({"one": FORECAST}, SERIES, levels=value),
+    "compare(test)": lambda value: gpssm.compare({"one": POSTERIOR}, value),
+    "compare(horizon=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, horizon=value),
+    "compare(levels=)": lambda value: gpssm.compare({"one": POSTERIOR}, SERIES, levels=value),
     **{
         f"metrics.{name}({place})": lambda value, name=name, of=of, place=place: getattr(
             metrics, name
@@ -159,9 +162,9 @@ def read_small(**options):
 FITTED = fitted()
 ROWS, LONG = make_series(16, seed=3), make_series(40, seed=4)
 STACK = Stack.of({"one": POSTERIOR, "two": POSTERIOR}, [0.6, 0.4])
-LINEAR, GAIN = POSTERIOR.linearise(), POSTERIOR.static_gain(values=[0.0, 1.0])
+LINEAR, GAIN = POSTERIOR.linearise(), static_gain(POSTERIOR, values=[0.0, 1.0])
 BACKTEST = Backtest(SERIES, np.array([0]), (FORECAST,), (FORECAST.score(SERIES),), (0.9,), "never")
-COMPARISON = gpssm.compare({"one": FORECAST}, SERIES, progress=False)
+COMPARISON = Comparison({"one": FORECAST}, SERIES[: FORECAST.horizon], (0.5, 0.9))
 FRAME = pd.DataFrame({"y": np.arange(9.0), "u": np.zeros(9), "at": np.arange(9.0)})
 QUIET = {"progress": False}
 # A call that is as it should be, and the arguments that are tried besides those it has.
@@ -181,11 +184,6 @@ CALLS = {
         {"time": "when", "regrid": "1d", "na": ["Bad"], "encoding": "utf-8", "skip": 0},
         ("inputs", "controls", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
     ),
-    "on_grid": (
-        Series.on_grid,
-        {"time": np.arange(9.0), "y": SERIES.y, "u": U},
-        ("regrid", "controls", "units"),
-    ),
     "datasets.simulate": (
         gpssm.datasets.simulate,
         {"name": "linear_gaussian", "num_steps": 12, "seed": 0},
@@ -196,7 +194,7 @@ CALLS = {
         gpssm.backtest,
         {
             "series": ROWS,
-            "forecaster": POSTERIOR,
+            "posterior": POSTERIOR,
             "horizon": 2,
             "step": 8,
             "num_paths": 6,
@@ -232,7 +230,7 @@ CALLS = {
     "Stack.predict": (STACK.predict, GOOD["predict"] | {"steps": 1}, ()),
     "Stack.simulate": (STACK.simulate, GOOD["simulate"], ()),
     "Stack.condition": (STACK.condition, GOOD["condition"], ()),
-    "Stack.condition_at": (STACK.condition_at, GOOD["condition_at"], ()),
+    "Stack.condition_at": (partial(condition_at, STACK), GOOD["condition_at"], ()),
     "Stack.smooth": (STACK.smooth, {"index": 0, "seed": 0}, ()),
     "Stack.thinned": (STACK.thinned, {"most": 4}, ()),
     "Stack.save": (STACK.save, {"path": "stack.zip", "overwrite": True}, ()),
@@ -247,7 +245,6 @@ CALLS = {
         {"candidates": {"one": POSTERIOR}, "test": SERIES, "horizon": 3, "num_paths": 6} | QUIET,
         ("baselines", "seed", "levels"),
     ),
-    "Comparison.best": (COMPARISON.best, {"figure": "rmse"}, ()),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
         partial(gpssm.informative, make_posterior(chains=4, draws=4)),
@@ -256,23 +253,24 @@ CALLS = {
     ),
     "rollout": (POSTERIOR.rollout, {"num_paths": 6, "seed": 0}, ("noise", "index", "bounds")),
     "export": (POSTERIOR.export, {"path": "model.py", "num_draws": 2, "overwrite": True}, ()),
-    "model_at": (POSTERIOR.model_at, {"chain": 0, "draw": 0}, ()),
-    "derivatives": (POSTERIOR.derivatives, {"x": np.zeros((3, 2)), "u": U[:3]}, ()),
     "linearise at": (POSTERIOR.linearise, {}, ("at", "row", "index")),
-    "static_gain": (POSTERIOR.static_gain, {"input": "u0", "values": [0.0, 1.0]}, ("at",)),
+    "static_gain": (
+        partial(static_gain, POSTERIOR),
+        {"input": "u0", "values": [0.0, 1.0]},
+        ("at",),
+    ),
     "Linearisation": (LINEAR.step_response, {"n": 3}, ()),
     "Linearisation.impulse_response": (LINEAR.impulse_response, {"n": 3}, ()),
     "Linearisation.bode": (LINEAR.bode, {"frequencies": [0.1, 0.2]}, ()),
     "Linearisation.plot": (LINEAR.plot, {"level": 0.9}, ()),
     "Response.interval": (LINEAR.step_response(3).interval, {"level": 0.9}, ()),
-    "StaticGain.interval": (GAIN.interval, {"level": 0.9}, ()),
     "score_outputs": (FORECAST.score_outputs, {"actual": SERIES, "levels": (0.9,)}, ()),
     "Forecast.plot": (
         FORECAST.plot,
-        {"actual": SERIES, "history": SERIES, "levels": (0.5,), "ax": None},
+        {"actual": SERIES, "history": SERIES, "levels": (0.5,)},
         (),
     ),
-    "Series.plot": (SERIES.plot, {"train": SERIES, "test": SERIES}, ()),
+    "Series.plot": (SERIES.plot, {"train": SERIES}, ()),
     **{
         f"metrics.{name}": (getattr(metrics, name), good, ())
         for name, good in {
@@ -290,7 +288,7 @@ CALLS = {
         f"plots.{name}": (getattr(gpssm.plots, name), good, ())
         for name, good in {
             "plot_bode": {"bode": LINEAR.bode([0.1]), "level": 0.9},
-            "plot_calibration": {"pairs": (FORECAST, SERIES), "levels": (0.9,)},
+            "plot_calibration": {"pairs": [(FORECAST, SERIES)], "levels": (0.9,)},
             "plot_comparison": {
                 "forecasts": {"a": FORECAST},
                 "actual": SERIES,
@@ -303,7 +301,7 @@ CALLS = {
             "plot_residuals": {"posterior": POSTERIOR, "index": 0, "num_paths": 6, "rows": 9},
             "plot_response": {"response": LINEAR.step_response(3), "level": 0.9},
             "plot_backtest": {"backtest": BACKTEST, "level": 0.9},
-            "plot_series": {"series": SERIES, "train": SERIES, "test": SERIES},
+            "plot_series": {"series": SERIES, "train": SERIES},
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},
             "plot_static_gain": {"curve": GAIN, "level": 0.9},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpssm.core import forks
 
 if TYPE_CHECKING:
+    from gpssm import analysis as analysis
     from gpssm import bases as bases
     from gpssm import benchmark as benchmark
     from gpssm import conditionals as conditionals
@@ -93,6 +94,7 @@ _NAMES = {
     "stack": "evaluation.stack",
 }
 _MODULES = (
+    "analysis",
     "bases",
     "benchmark",
     "conditionals",

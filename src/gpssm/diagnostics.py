@@ -11,7 +11,6 @@ from gpssm.posterior.diagnostics import (
     Row,
     diagnose,
     forecast_mean,
-    non_gaussianity,
 )
 
 __all__ = [
@@ -22,6 +21,5 @@ __all__ = [
     "ess_bulk",
     "ess_tail",
     "forecast_mean",
-    "non_gaussianity",
     "rhat",
 ]

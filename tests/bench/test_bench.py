@@ -30,6 +30,7 @@ from gpssm.core import metrics
 from gpssm.data import datasets
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.validation import RollingOrigin
 from stand_ins import write_stand_ins
 
@@ -124,7 +125,7 @@ def test_figures_agree_with_forecasts_made_by_hand(swept, posterior):
             assert figures[name][figure] == pytest.approx(expected[figure])
         error = metrics.nrmse(forecast.mean, series.y[60 : 60 + horizon], series.y[60:])
         assert figures[name]["nrmse"] == pytest.approx(error)
-    states = posterior.thinned(20).condition_at(series[60:], (0, 10, 20, 30), seed=1)
+    states = condition_at(posterior.thinned(20), series[60:], (0, 10, 20, 30), seed=1)
     forecasts = [
         state.forecast(30, series.u[row : row + 30], seed=1)
         for row, state in zip((60, 70, 80, 90), states, strict=True)
@@ -218,7 +219,8 @@ def test_a_record_is_simulated_from_the_state_of_its_first_rows(posterior, tmp_p
 def test_functions_may_learn_on_the_way():
     settings = {"state_dim": 2, "num_inducing": 4, "num_warmup": 30, "num_draws": 3}
     settings |= {"start": "em", "noise": "free", "num_chains": 1}
-    cell = make_cell("toy", halves(make_series()), "ffvd-shared", settings, 1)
+    settings |= {"method": "ffvd", "coupling": "shared"}
+    cell = make_cell("toy", halves(make_series()), "shared", settings, 1)
     assert cell.spec.coupling == "shared"
     assert "learn" in cell.protocols
     state = fit(cell.problem.train, spec=cell.spec, runtime=cell.runtime)
@@ -344,14 +346,6 @@ def test_processes_compute_the_same(swept, tmp_path):
 def test_progress_names_the_cells(tmp_path, begun, capsys):
     sweep(tmp_path, ["mean"], 1, progress="plain")
     assert capsys.readouterr().err.startswith("gpssm: sweep 1/1, toy-mean-0-")
-
-
-def test_the_automatic_method_is_a_stack(tmp_path):
-    members = {"members": [{"method": "mean"}, {"method": "last"}], **SMALL}
-    (record,) = sweep(tmp_path, ["ffvd-auto"], 1, settings={"ffvd-auto": members})
-    assert record["errors"] == {}
-    assert sum(record["fit"]["weights"].values()) == pytest.approx(1)
-    assert any("is a mixture of" in fact for fact in provenance([record]))
 
 
 def test_mistakes_are_explained_before_anything_runs(tmp_path):

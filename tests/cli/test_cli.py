@@ -75,7 +75,7 @@ def test_every_command_has_the_common_options(words):
 def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     run = "--output --input --train --out --config --resume --overwrite --no-report"
-    model = "--method --state-dim --chains --warmup --draws --seed --set"
+    model = "--method --state-dim --horizon --chains --warmup --draws --seed --set"
     reading = "--dt --time --regrid --controls --na --unit"
     assert shown == [*run.split(), *COMMON, "--help", *model.split(), *reading.split()]
 
@@ -157,7 +157,7 @@ def test_bench_alone_shows_its_help():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--methods", "ffvd,arma"], "Known: ffvd-auto, auto, ffvd"),
+        (["--methods", "ffvd,arma"], "Known: auto, ffvd"),
         (["--protocols", "p31"], "Did you mean 'p30'"),
         (["--datasets", ","], "at least one series"),
         (["--set", "ffvd"], "--set takes NAME=VALUE"),
@@ -189,8 +189,8 @@ def test_a_run_folder_is_complete(linear_run):
     assert {path.stem for path in (linear_run / "figures").iterdir()} == FIGURES
     assert {path.stem for path in (linear_run / "baselines").iterdir()} == {"lgssm", "last", "mean"}
     metrics = json.loads((linear_run / "metrics.json").read_text())
-    assert metrics["horizons"] == {"30": 30, "full": 40}
-    assert set(metrics["scores"]["30"]) == {"arx", "lgssm", "last", "mean"}
+    assert metrics["test"]["rows"] == 40
+    assert set(metrics["scores"]) == {"arx", "lgssm", "last", "mean"}
     assert metrics["notes"] == []
 
 
@@ -201,14 +201,11 @@ def test_scores_are_those_of_the_forecast_written(fitted_run, data):
     for name, frame in forecasts.items():
         errors = frame["y mean"].to_numpy() - actual
         np.testing.assert_allclose(
-            metrics["scores"]["full"][name]["rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-8
-        )
-        np.testing.assert_allclose(
-            metrics["scores"]["30"][name]["rmse"], np.sqrt(np.mean(errors[:30] ** 2)), rtol=1e-8
+            metrics["scores"][name]["rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-8
         )
         inside = (frame["y 5%"] <= actual) & (actual <= frame["y 95%"])
         np.testing.assert_allclose(
-            metrics["scores"]["full"][name]["coverage_90"], inside.mean(), rtol=1e-12
+            metrics["scores"][name]["coverage_90"], inside.mean(), rtol=1e-12
         )
 
 
@@ -246,7 +243,7 @@ def test_a_delay_is_found_and_reported(tmp_path):
     assert (run.posterior().dataset.delay, run.settings().spec.delay) == ((4,), "auto")
     # The rows held out are given as they were recorded. A simulation errs by the process noise,
     # 0.1 / sqrt(1 - 0.8²), and so many correlated errors know that to a half.
-    assert run.metrics()["scores"]["full"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
+    assert run.metrics()["scores"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
     unknown = ["--set", 'delay={"u": 4, "v": 1}', "--out", tmp_path / "none"]
     assert "no control 'v'" in complaint(*words, *unknown, code=1)
     assert not (tmp_path / "none").exists()
@@ -469,7 +466,7 @@ def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
 
 
 def test_runs_are_compared(linear_run, fitted_run):
-    scores = answer("compare", fitted_run, linear_run)["scores"]["full"]
+    scores = answer("compare", fitted_run, linear_run)["scores"]
     assert list(scores) == [str(fitted_run), str(linear_run), "last", "lgssm", "mean"]
     assert scores["lgssm"]["rmse"] > 0
     assert "*" in call("compare", fitted_run, linear_run).stdout
@@ -545,6 +542,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--set", "kernel=se+rbf"], "Known: se"),
         (["-y", "level", "--train", "half"], "train is a number of rows"),
         (["-y", "level", "--state-dim", "two"], "state_dim must be a whole number"),
+        (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),
         (["-y", "level", "--set", "statedim=2"], "Did you mean 'state_dim'"),
         (["-y", "level", "--set", "kernel"], "--set takes NAME=VALUE"),
         (["-y", "level", "--unit", "level"], "--unit takes NAME=UNIT"),

@@ -26,7 +26,7 @@ def test_it_forecasts_better_than_linear_models_and_can_be_repeated(tmp_path):
     for _ in range(2):
         words = [COMMAND, "demo", "--out", tmp_path / "demo", "--seed", "3", "--json"]
         answer = subprocess.run(words, capture_output=True, text=True, check=True)
-    scores = json.loads(answer.stdout)["metrics"]["scores"]["full"]
+    scores = json.loads(answer.stdout)["metrics"]["scores"]
     assert min(scores, key=lambda name: scores[name]["crps"]) in ("quick", "stack")
     assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
     assert (tmp_path / "demo" / "figures" / "forecast.png").stat().st_size > 10_000

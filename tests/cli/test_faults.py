@@ -26,7 +26,7 @@ from gpssm.data.datasets import simulate
 from gpssm.inference.progress import interruption
 from posteriors import fitted
 
-PICTURES = {"series": lambda: None, "forecast": lambda: None}
+PICTURES = dict.fromkeys(("series", "forecast"), b"picture" * 100)
 
 
 def call(*arguments):
@@ -37,10 +37,11 @@ def call(*arguments):
 def light():
     """Runs with pictures and a report that are files like others, but take no time, and with baselines in here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "figures_of", lambda _: PICTURES)
-        patch.setattr(pipeline, "to_png", lambda *_: b"picture" * 100)
+        patch.setattr(pipeline, "draw_pictures", lambda *_: (PICTURES, []))
         patch.setattr(
-            pipeline, "write_run_report", lambda run, _: run.write("report.html", "page" * 100)
+            pipeline,
+            "write_report",
+            lambda _, path, **__: Run(path.parent).write(path.name, "page" * 100),
         )
         patch.setattr(pipeline, "BASELINES", ("last",))
         yield

@@ -64,7 +64,6 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"train": 1.5}, "share of them"),
         ({"train": -3}, "share of them"),
         ({"train": True}, "share of them"),
-        ({"levels": (100.0,)}, "a share between 0 and 1"),
         ({"outputs": ()}, "no outputs"),
     ],
 )

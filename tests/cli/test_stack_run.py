@@ -63,6 +63,6 @@ def test_forecast_report_and_info_answer_for_the_mixture(run):
     about = answer("info", run)
     assert about["summary"]["leading"] == "process"
     assert [row["member"] for row in about["summary"]["members"]] == list(stack.members)
-    assert "stack" in about["scores"]["full"]
+    assert "stack" in about["scores"]
     assert answer("report", run)["report"].endswith("report.html")
-    assert answer("compare", run)["scores"]["full"].keys() >= {str(run), "last"}
+    assert answer("compare", run)["scores"].keys() >= {str(run), "last"}

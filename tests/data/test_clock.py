@@ -64,22 +64,28 @@ def test_day_and_month_are_told_apart_by_the_days_between():
         )
 
 
+def on_grid(times, y, u=None, **options):
+    columns = {"at": times, "y": y} | ({} if u is None else {"u": u})
+    inputs = () if u is None else "u"
+    return Series.from_dataframe(
+        pd.DataFrame(columns), "y", inputs, time="at", regrid=True, **options
+    )
+
+
 def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     times, y, u = [0.0, 4.0, 1.0, 1.0, 5.0], [0.0, 4.0, 1.0, 1.5, 5.0], [0.0, 4.0, 1.0, 1.0, 5.0]
     with pytest.warns(
         UserWarning, match="1 row of 5 fell on a point .* the first at 1: .*averaged"
     ):
-        held = Series.on_grid(times, y, u)
+        held = on_grid(times, y, u)
     np.testing.assert_array_equal(held.y[:, 0], [0, 1.25, np.nan, np.nan, 4, 5])
     np.testing.assert_array_equal(held.u[:, 0], [0, 1, 1, 1, 4, 5])
     single = [0, 1, 2, 4]
-    between = Series.on_grid(
-        *(np.array(part)[single] for part in (times, y, u)), controls="interpolate"
-    )
+    between = on_grid(*(np.array(part)[single] for part in (times, y, u)), controls="interpolate")
     np.testing.assert_array_equal(between.u[:, 0], np.arange(6))
     np.testing.assert_array_equal(held.time, np.arange(6))
     with pytest.raises(ValueError, match="1000001 rows for 4"):
-        Series.on_grid([0, 1, 2, 1e6], np.arange(4.0))
+        on_grid([0, 1, 2, 1e6], np.arange(4.0))
 
 
 def test_frames_keep_their_dates_through_slices_splits_and_files(tmp_path):
@@ -200,13 +206,13 @@ def test_one_reading_of_day_and_month_is_taken_and_said():
 def test_a_jittered_clock_has_no_gaps():
     rng = np.random.default_rng(0)
     times = np.arange(5000) + rng.uniform(-0.2, 0.2, 5000)
-    series = Series.on_grid(times, np.arange(5000.0))
+    series = on_grid(times, np.arange(5000.0))
     assert (len(series), series.dt) == (5000, 1.0)
     assert not np.isnan(series.y).any()
     dates = pd.Timestamp("2024-01-01") + pd.to_timedelta(times * 60, unit="s")
-    assert Series.on_grid(dates, np.arange(5000.0)).dt == 60
+    assert on_grid(dates, np.arange(5000.0)).dt == 60
     gap = np.r_[times[:2000], times[2010:]]
-    filled = Series.on_grid(gap, np.arange(4990.0))
+    filled = on_grid(gap, np.arange(4990.0))
     assert np.flatnonzero(np.isnan(filled.y[:, 0])).tolist() == list(range(2000, 2010))
 
 

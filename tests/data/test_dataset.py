@@ -13,6 +13,7 @@ from gpssm.data import dataset
 from gpssm.data.columns import align_columns
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
+from gpssm.posterior.draws import stored_rows
 from random_walk import PaddedWalk, RandomWalk
 
 TINY = {
@@ -51,14 +52,14 @@ def test_what_is_kept_is_as_if_all_were(whole, short):
 
 
 def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
-    found, expected = short.with_states().smooth(), whole.smooth()
+    found, expected = stored_rows(short).smooth(), whole.smooth()
     np.testing.assert_array_equal(found.states, expected.states[:, -KEPT - 1 :])
     np.testing.assert_allclose(found.paths, expected.paths[:, -KEPT:])
     assert [row.name for row in short.diagnostics().rows] == [
         row.name for row in whole.diagnostics().rows
     ]
     assert f"{ROWS} rows" in str(short.summary())
-    assert whole.with_states() is whole
+    assert stored_rows(whole) is whole
 
 
 @pytest.mark.parametrize(

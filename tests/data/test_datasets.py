@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 
 from gpssm.data import datasets as benchmarks
-from gpssm.data.datasets import DAISY, SIMULATORS, load, load_records, names, simulate
+from gpssm.data.datasets import DAISY, REGISTRY, SIMULATORS, load, load_records, simulate
 from stand_ins import write_stand_ins
 
 SIX = {
@@ -44,7 +44,7 @@ needs_files = pytest.mark.skipif(
 
 
 @needs_files
-@pytest.mark.parametrize("name", [name for name in names() if name not in DAISY])
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name not in DAISY])
 def test_benchmarks(name):
     series = load(name)
     assert len(series) == ROWS[name]
@@ -317,7 +317,7 @@ def test_duffing_steps_converge_at_fourth_order():
 
 
 def test_simulations_have_names_with_options():
-    assert names()[:6] == tuple(SIX)
+    assert tuple(REGISTRY)[:6] == tuple(SIX)
     assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
     assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
     for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):

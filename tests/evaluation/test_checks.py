@@ -8,45 +8,33 @@ import pytest
 from builders import make_series
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
-from gpssm.evaluation.assessment import Assessment
+from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows, rmse_of_ends
 from gpssm.evaluation.residuals import Correlation, Residuals
 from gpssm.posterior.checks import doubts
 from gpssm.posterior.forecast import Forecast
 
-HEALTHY = Assessment(
-    spread=np.array([2.0]),
-    noise_std=np.array([0.2]),
-    process_std=np.array([0.3]),
-    one_step=np.array([0.4]),
-    free_run=np.array([0.9]),
-    horizon=30,
-    widening=np.array([[0.1], [0.5], [0.95]]),
-    covered=0.9,
-    one_step_fit=np.array([80.0]),
-    free_run_fit=np.array([55.0]),
-    nonlinear=0.1,
-    nonlinear_change=0.3,
-    novelty_tail=0.0,
-    left=0.0,
-)
+OUTPUT = OutputSummary("level", 2.0, 0.2, 0.3, 0.4, 0.9, 2, 3, 80.0, 55.0)
+HEALTHY = Assessment((OUTPUT,), 30, np.array([[0.1], [0.5], [0.95]]), 0.9, 0.1, 0.3, 0.0, 0.0)
 
 
 def training(rows_a_point=10.0, **changed):
-    return doubts(list(checks.check_training(HEALTHY._replace(**changed), ["level"], rows_a_point)))
+    own = {name: changed.pop(name) for name in vars(OUTPUT) if name in changed}
+    figures = replace(HEALTHY, outputs=(replace(OUTPUT, **own),), **changed)
+    return doubts(list(checks.check_training(figures, rows_a_point)))
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (training(noise_std=np.array([1.6])), "Noise of level: 64 % of its variance"),
-        (training(process_std=np.array([1.6])), "process noise of one step 64 %"),
+        (training(noise=1.6), "Noise of level: 64 % of its variance"),
+        (training(process_noise=1.6), "process noise of one step 64 %"),
         (
-            training(one_step=np.array([1.9]), free_run=np.array([2.0])),
+            training(one_step_error=1.9, free_run_error=2.0),
             "One step ahead it is predicted hardly",
         ),
-        (training(free_run=np.array([1.9])), "Over 30 steps it is forecast hardly"),
+        (training(free_run_error=1.9), "Over 30 steps it is forecast hardly"),
         (training(covered=0.55), "free runs: 55 % inside"),
         (training(left=0.2), "20 % left the region"),
         (training(novelty_tail=0.4), "40 % of f's prior variance"),

@@ -54,10 +54,10 @@ def test_the_reduction_is_that_of_a_linear_regression(posterior):
         information = np.sum(u**2) / NOISE**2
         exact = information / (1 + information)  # 1 − Var(θ | Y) / Var θ
         # Relative errors of the mean squares of 300 draws, and four coefficients learned from them.
-        assert found.reduction[name] == pytest.approx(
+        assert found.table.loc[name, "reduction"] == pytest.approx(
             exact, abs=(1 - exact) * 4 * np.sqrt(2 / DRAWS) + 5 / DRAWS
         )
-        assert found.by_output[name]["y"] == pytest.approx(found.reduction[name])
+        assert found.table.loc[name, "y"] == pytest.approx(found.table.loc[name, "reduction"])
     assert str(found).splitlines()[2].startswith("much")
 
 

@@ -34,9 +34,8 @@ def found(posterior, rows):
 def test_forecasts_and_scores_are_those_of_the_posterior(found, posterior, rows):
     forecast = posterior.forecast(20, rows[1].u, num_paths=200, seed=posterior.seed)
     np.testing.assert_array_equal(found.forecast.paths, forecast.paths)
-    assert found.scores["full"][found.method] == forecast.score(rows[1], (0.5, 0.8, 0.9))
+    assert found.scores[found.method] == forecast.score(rows[1], (0.5, 0.8, 0.9))
     assert list(found.forecasts) == [found.method, *BASELINES]
-    assert found.horizons == {"full": 20}
 
 
 def test_rolling_figures_are_those_of_a_backtest(found, posterior, rows):
@@ -68,8 +67,8 @@ def test_without_test_rows_the_end_of_the_training_data_decides_and_the_checks_s
     found = examine(posterior, baselines=("mean",), num_paths=50)
     assert not found.rolling.judged.held_out
     assert "in sample" in found.worth.protocol
-    assert "the last ones are held" in found.future
-    assert found.held
+    assert "the last ones are held" in found.future.words
+    assert found.future.held
     assert found.scores == {}
 
 

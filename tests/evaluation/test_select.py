@@ -23,6 +23,18 @@ def test_the_best_forecast_wins(selection):
     assert "ARX" in str(selection)
 
 
+def test_the_highest_fit_wins():
+    candidates = [{"method": "last"}, {"method": ARX(orders=(2, 2))}]
+    found = select(arx_series(200), candidates, score="fit", horizon=5, num_draws=20)
+    assert found.best["method"] == ARX(orders=(2, 2))
+
+
+def test_it_says_where_nothing_is_better_than_the_mean():
+    series = Series(np.random.default_rng(0).normal(size=(200, 1)))
+    with pytest.warns(UserWarning, match="No candidate is usable: the best has a ncrps of"):
+        select(series, [{"method": "last"}], horizon=5, progress=False)
+
+
 def test_candidates_for_signed_and_unsigned_outputs():
     signed = default_candidates(arx_series(120))
     assert {one["mean"] for one in signed} == {"linear", "linear-fixed"}
@@ -39,5 +51,5 @@ def test_candidates_for_signed_and_unsigned_outputs():
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="at least one candidate"):
         select(arx_series(60), [])
-    with pytest.raises(KeyError, match="Unknown score 'rms'"):
+    with pytest.raises(ValueError, match=r"score must be one of .*; got 'rms'"):
         select(arx_series(60), [{"method": "mean"}], score="rms", num_draws=5, num_chains=1)

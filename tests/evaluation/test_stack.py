@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import pickle
 import re
 import warnings
@@ -17,6 +18,7 @@ from gpssm.core import metrics
 from gpssm.data.series import Series
 from gpssm.evaluation.stack import default_members
 from gpssm.methods import ARX
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import (
     Stack,
@@ -119,7 +121,9 @@ def test_a_forecast_mixes_those_of_the_members(even, posteriors):
     "verb",
     [
         lambda one, n: one.condition(TEST[:5]).forecast(5, TEST.u[5:], num_paths=n),
-        lambda one, n: list(one.condition_at(TEST, [0, 5]))[1].forecast(5, TEST.u[5:], num_paths=n),
+        lambda one, n: list(condition_at(one, TEST, [0, 5]))[1].forecast(
+            5, TEST.u[5:], num_paths=n
+        ),
         lambda one, n: one.predict(TEST[:8], 2, num_paths=n),
         lambda one, n: one.simulate(TEST.u[5:10], warmup=TEST[:5], num_paths=n),
     ],
@@ -157,7 +161,7 @@ def test_settings_are_weighed_inside_the_training_rows_alone():
         fit = gpssm.fit(fold.series, method=FIRST, num_chains=1, progress=False)
         rows_held = fold.rest[0]
         for origin in range(known, len(rows_held) - (len(rows_held) - known) // 2 + 1, 10):
-            (now,) = fit.thinned(100).condition_at(rows_held, [origin], new_experiment=fold.before)
+            (now,) = condition_at(fit.thinned(100), rows_held, [origin], new_experiment=fold.before)
             horizon = (len(rows_held) - known) // 2
             ahead = rows_held[origin : origin + horizon]
             paths = now.forecast(
@@ -208,8 +212,8 @@ def test_a_stack_has_nothing_that_belongs_to_one_model(opposed):
     own = {name for name in dir(Stack) if not name.startswith("_")}
     fields = {field.name for field in dataclasses.fields(Posterior)}
     absent = {name for name in {*dir(Posterior), *fields} if not name.startswith("_")} - own
-    expected = {"export", "rollout", "linearise", "static_gain", "to_arviz", "diagnostics"}
-    assert absent > expected | {"transition", "draws", "model", "relevance", "spec"}
+    expected = {"export", "rollout", "linearise", "to_arviz", "diagnostics"}
+    assert absent > expected | {"transition", "draws", "model", "spec"}
     for name in absent - {"calibration", "notes"}:
         with pytest.raises(AttributeError, match=rf"stack\.members\['y'\]\.{name}$"):
             getattr(opposed, name)
@@ -232,11 +236,11 @@ def test_a_single_model_is_the_heaviest_nonlinear_member(posteriors, gaussian_pr
     assert Stack.of(posteriors, [0.4, 0.6]).leading == "first order"
     summary = stack.summary()
     assert summary.leading == "gp"
-    assert (summary.facts.method, summary.facts.kernel) == ("stack", "SquaredExponential")
+    assert (summary.facts.method, summary.facts.kernel) == ("stack", "se")
     assert summary.facts.seconds == pytest.approx(
         sum(map(sum, (one.seconds for one in stack.members.values())))
     )
-    assert "a single model below is gp" in str(summary)
+    assert "What was fitted: gp, the member that is described below" in str(summary)
 
 
 def test_one_member_is_a_stack_too(posteriors):
@@ -287,6 +291,32 @@ def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
         gpssm.load(tmp_path / "other.zip")
 
 
+def test_a_file_whose_weights_were_edited_is_refused(even, tmp_path):
+    even.save(tmp_path / "stack.zip")
+    with zipfile.ZipFile(tmp_path / "stack.zip") as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    edited = json.loads(contents["stack.json"])
+    edited["weights"].reverse()
+    for change in (edited, {name: part for name, part in edited.items() if name != "checksum"}):
+        with zipfile.ZipFile(tmp_path / "edited.zip", "w") as archive:
+            for name, content in (contents | {"stack.json": json.dumps(change)}).items():
+                archive.writestr(name, content)
+        with pytest.raises(ValueError, match=r"edited.zip is damaged .*checksum"):
+            gpssm.load(tmp_path / "edited.zip")
+
+
+def test_rows_are_taken_by_one_engine(posteriors, gaussian_process):
+    stack = Stack.of({"gp": gaussian_process, "arx": posteriors["first order"]}, [0.5, 0.5])
+    for relearn, after in ((None, stack.condition(TEST[:5])), ("weights", stack.learn(TEST[:5]))):
+        forecasts = [
+            each.forecast(5, TEST.u[5:], num_paths=32)
+            for each in (after, stack.extend(TEST[:5], relearn))
+        ]
+        np.testing.assert_array_equal(forecasts[0].paths, forecasts[1].paths)
+    with pytest.raises(ValueError, match="relearn must be None, 'weights' or 'all'; got 'noise'"):
+        stack.extend(TEST[:5], "noise")
+
+
 def test_a_mixture_is_calibrated_as_one(even, tmp_path):
     wide = even.calibrate(TEST)
     own, stretched = (
@@ -316,6 +346,8 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     assert re.search(r"second order +0\.75 +-1\.5 +0\.125", str(stack.summary()))
     page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
     assert "What is mixed" in page
+    assert "A mixture of second order (75 %) was fitted to" in page
+    assert "The paragraphs below are about its member second order, a linear model with" in page
     assert "those of second order." in page  # the leading member
     assert "Chains do not agree" not in page  # they are independent draws
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page

@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 from sklearn.linear_model import LinearRegression
-from test_checks import HEALTHY
 
 import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import LEAD, _nonlinearity, assess, free_run_rows
-from gpssm.evaluation.summary import _kernel, _output
+from gpssm.evaluation.assessment import LEAD, assess, free_run_rows, nonlinearity, steps_until
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
-from gpssm.model.kernels import Linear, SquaredExponential
 from gpssm.model.likelihoods import StudentT
+from gpssm.posterior.diagnostics import with_notes
+from gpssm.posterior.draws import differ_in_model
 from gpssm.posterior.validation import TRAINING
 from posteriors import make_posterior
 
@@ -58,11 +57,11 @@ def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary)
         + found.offset[0]
     )
     errors = series.y[2:, 0] - predicted
-    output = summary.outputs[0]
+    output = summary.training.outputs[0]
     assert output.spread == pytest.approx(series.y.std())
     assert output.process_noise == pytest.approx(errors.std(), rel=0.01)
     assert output.noise < 0.001 * output.spread
-    rows = free_run_rows(len(series))[: summary.free_run_steps]
+    rows = free_run_rows(len(series))[: summary.training.horizon]
     judged = errors[rows[rows >= LEAD] - 2]
     assert output.one_step_error == pytest.approx(np.sqrt(np.mean(judged**2)), rel=0.01)
 
@@ -75,7 +74,7 @@ def test_free_runs_widen_as_the_regression_says(series, posterior):
     # A standard deviation from 160 paths.
     np.testing.assert_allclose(figures.widening[:, 0], exact, rtol=4 / np.sqrt(2 * 160))
     # Far ahead a free run knows the controls only, and errs by as much as it says.
-    assert figures.free_run[0] == pytest.approx(exact[10] * series.y.std(), rel=0.25)
+    assert figures.outputs[0].free_run_error == pytest.approx(exact[10] * series.y.std(), rel=0.25)
     assert figures.covered == pytest.approx(0.9, abs=0.07)
     assert figures.left == 0
     assert figures.nonlinear < 1e-9
@@ -89,7 +88,7 @@ def test_the_facts(series, summary):
     assert (facts.states, facts.inducing, facts.kernel) == (2, 0, "")
     assert (facts.chains, facts.draws) == (2, 120)
     assert summary.sampling.verdict == "good"
-    assert summary.sampling.rhat_forecast < 1.05
+    assert summary.sampling.mixing["30-step forecast mean"][0] < 1.05
     assert summary.doubts == ()
 
 
@@ -106,7 +105,7 @@ def test_the_page_and_the_dict(summary):
     assert max(len(line) for line in page.splitlines()) <= 130
     plain = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
     assert plain["facts"]["rows"] == [300]
-    assert plain["outputs"][0]["spread"] == summary.outputs[0].spread
+    assert plain["training"]["outputs"][0]["spread"] == summary.training.outputs[0].spread
 
 
 def test_several_series_a_gaussian_process_and_missing_outputs():
@@ -120,22 +119,24 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     assert facts.missing == pytest.approx(3 / 28)
     assert (facts.inducing, facts.kernel, facts.basis) == (
         6,
-        "SquaredExponential",
+        "se",
         "InducingPoints",
     )
-    assert len(summary.outputs) == 2
-    assert summary.longest_run == summary.free_run_steps == 4
-    assert 0 < summary.nonlinear < 1
+    assert len(summary.training.outputs) == 2
+    assert len(summary.training.widening) == summary.training.horizon == 4
+    assert 0 < summary.training.nonlinear < 1
     assert all(
         np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all()
-        for one in summary.outputs
+        for one in summary.training.outputs
     )
     variances = np.exp(2 * np.asarray(posterior.model.likelihood.log_std))
     scale = np.array(posterior.dataset.scaler.output_std)
-    np.testing.assert_allclose([one.noise for one in summary.outputs], scale * np.sqrt(variances))
+    np.testing.assert_allclose(
+        [one.noise for one in summary.training.outputs], scale * np.sqrt(variances)
+    )
     process = np.exp(2 * posterior.draws.leaves["log_process_std"]).mean((0, 1))
     expected = scale * np.sqrt(np.asarray(posterior.model.likelihood.C) ** 2 @ np.asarray(process))
-    np.testing.assert_allclose([one.process_noise for one in summary.outputs], expected)
+    np.testing.assert_allclose([one.process_noise for one in summary.training.outputs], expected)
     json.dumps(summary.to_dict(), allow_nan=False)
     assert summary.sampling.verdict == "poor"
     assert "no R-hat: few draws" in str(summary)
@@ -153,26 +154,28 @@ def test_chains_with_models_of_their_own_are_judged_each_by_itself():
     )
     info = info._replace(acceptance=np.full((2, 400), 0.8))
     posterior = replace(posterior, info=info, spec=posterior.spec.replace(start="em", noise="free"))
-    assert posterior.apart
-    assert posterior.with_notes().notes == ()
+    assert differ_in_model(posterior)
+    assert with_notes(posterior).notes == ()
     summary = posterior.summary()
-    assert summary.sampling.rhat_forecast > 1.2
-    assert all(rhat < 1.05 and ess > 100 for rhat, ess in summary.sampling.within.values())
+    assert summary.sampling.separate
+    (forecast, _), _, *within = summary.sampling.mixing.values()
+    assert forecast > 1.2
+    assert all(rhat < 1.05 and ess > 100 for rhat, ess in within)
     assert summary.sampling.verdict == "poor"
     (said,) = (doubt for doubt in summary.doubts if "hain" in doubt)
     assert "(em, noise free)" in said
     json.dumps(summary.to_dict(), allow_nan=False)
     # The same chains of one kernel are one posterior, which they do not agree about.
-    one = replace(posterior, draws=posterior.draws._replace(leaves={})).with_notes().notes
+    one = with_notes(replace(posterior, draws=posterior.draws._replace(leaves={}))).notes
     assert "Chains disagree. Increase num_warmup" in one[0]
     weights[0] += np.linspace(0, 0.3, 400)[:, None, None]
-    (note,) = replace(posterior, draws=posterior.draws._replace(weights=weights)).with_notes().notes
+    (note,) = with_notes(replace(posterior, draws=posterior.draws._replace(weights=weights))).notes
     assert "have not converged" in note
 
 
 def test_after_conditioning_it_is_still_about_the_training_data(posterior, series, summary):
     later = posterior.condition(series[:5]).summary()
-    assert later.outputs == summary.outputs
+    assert later.training.outputs == summary.training.outputs
     assert later.facts == summary.facts
 
 
@@ -186,10 +189,10 @@ def test_other_likelihoods():
     summary = posterior.summary()
     assert summary.facts.likelihood == "StudentT"
     variance = float(likelihood.moments(jnp.zeros((1, 2)))[1][0, 0])
-    assert summary.outputs[0].noise == pytest.approx(
+    assert summary.training.outputs[0].noise == pytest.approx(
         posterior.dataset.scaler.output_std[0] * np.sqrt(variance)
     )
-    assert np.isfinite(summary.outputs[0].one_step_error)
+    assert np.isfinite(summary.training.outputs[0].one_step_error)
 
 
 def test_nonlinearity_is_what_regression_leaves():
@@ -202,26 +205,16 @@ def test_nonlinearity_is_what_regression_leaves():
         left += np.var(values - LinearRegression().fit(z, values).predict(z), axis=0).sum()
         total += np.var(values, axis=0).sum()
         change += np.var(values - states, axis=0).sum()
-    found = _nonlinearity(f, x, u)
+    found = nonlinearity(f, x, u)
     assert found == pytest.approx({"nonlinear": left / total, "nonlinear_change": left / change})
 
 
 def test_the_steps_until_nothing_is_known():
-    found = _output("level", 0, HEALTHY, "m")
-    assert (found.label, _output("level", 0, HEALTHY).label) == ("level [m]", "level")
-    assert (found.half, found.most) == (2, 3)
-    assert _output("level", 0, HEALTHY._replace(widening=np.full((3, 1), 0.4))).half is None
+    widening = np.array([0.1, 0.5, 0.95])
+    assert [steps_until(widening, share) for share in (0.5, 0.9, 0.99)] == [2, 3, None]
 
 
 def test_words_for_numbers():
     assert [percent(share) for share in (0.0, 1e-6, 0.00123, 0.0456, 0.5, 1.18)] == [
         *("0 %", "< 0.01 %", "0.12 %", "4.6 %", "50 %", "118 %")
     ]
-    kernels = SquaredExponential.build(1, 1), Linear.build(1, 1)
-    assert (
-        _kernel(kernels[0] + kernels[1] * kernels[0])
-        == "SquaredExponential + Linear * SquaredExponential"
-    )
-    assert (
-        _kernel(kernels[1] * (kernels[0] + kernels[1])) == "Linear * (SquaredExponential + Linear)"
-    )

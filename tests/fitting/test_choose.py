@@ -19,10 +19,11 @@ from gpssm.fitting.choose import (
 )
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import running_rhat
-from gpssm.linear import output_error
+from gpssm.linear import descent
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.likelihoods import make_likelihood
+from gpssm.posterior.draws import differ_in_model, model_of
 from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
 from gpssm.starts import start as starts
@@ -52,7 +53,7 @@ def series():
 def be_quick(patch):
     """Few steps, and short chains: what is tested is not how good they are."""
     for name, value in (("NUM_STEPS", 50), ("NUM_STARTS", 4), ("NUM_LBFGS", 20)):
-        patch.setattr(output_error, name, value)
+        patch.setattr(descent, name, value)
     patch.setattr(
         starts,
         "shoot_all",
@@ -270,8 +271,8 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
     assert np.abs(places[0] - places[1]).max() > 0.01
     # The output map is fixed while chains run, but each was shot at its own.
     assert np.abs(np.diff(apart.draws.leaves["likelihood.C"][:, 0], axis=0)).max() > 0
-    first = apart.chain(0)
-    assert (apart.apart, first.apart, alone.apart) == (True, False, False)
+    first = apart.thinned(chain=0)
+    assert tuple(map(differ_in_model, (apart, first, alone))) == (True, False, False)
     assert {leaf.dtype for leaf in first.model.leaves().values()} == {np.dtype(float)}
     assert set(first.draws.leaves) == set(alone.draws.leaves)
     u = series.u[:5]
@@ -279,8 +280,8 @@ def test_chains_after_shooting_have_starts_of_their_own(apart, series, tmp_path)
         first.forecast(u=u).paths, alone.forecast(u=u).paths, rtol=1e-6, atol=1e-9
     )
     np.testing.assert_array_equal(
-        apart.chain(1).model.leaves()["basis.parts.0.locations"],
-        apart.model_at(1, 0).leaves()["basis.parts.0.locations"],
+        apart.thinned(chain=1).model.leaves()["basis.parts.0.locations"],
+        model_of(apart, 1, 0).leaves()["basis.parts.0.locations"],
     )
     apart.save(tmp_path / "apart.nc")
     again = load(tmp_path / "apart.nc")

@@ -23,7 +23,8 @@ from gpssm.methods.spec import Spec
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import Normal
-from gpssm.posterior.diagnostics import forecast_mean
+from gpssm.posterior.diagnostics import forecast_mean, with_notes
+from gpssm.posterior.draws import model_of
 from gpssm.starts.build import assign_roles
 from random_walk import RandomWalk, small_fit, small_series
 
@@ -168,13 +169,13 @@ def test_progress_changes_nothing(posterior, capsys):
 
 def test_functions_of_a_draw(posterior):
     x, u = np.array([[0.3], [-1.0]]), np.array([[0.1], [0.5]])
-    step = posterior.model_at(1, 3).transition()(jnp.asarray(x), jnp.asarray(u))
+    step = model_of(posterior, 1, 3).transition()(jnp.asarray(x), jnp.asarray(u))
     values = posterior.transition(x, posterior.dataset.decode_inputs(u)).draws
     np.testing.assert_allclose(values[1, 3], step.given(posterior.draws.weights[1, 3]), rtol=1e-9)
 
 
 def test_outputs_are_in_the_users_units(posterior):
-    model = posterior.model_at(0, 2)
+    model = model_of(posterior, 0, 2)
     y = posterior.draws.states[0][0, 2, 1:] @ np.asarray(model.likelihood.C.T) + np.asarray(
         model.likelihood.d
     )
@@ -187,7 +188,7 @@ def test_outputs_are_in_the_users_units(posterior):
 
 def test_the_mean_path_of_a_draw(posterior):
     u = np.array([[1.0], [4.0], [2.0]])
-    model, x = posterior.model_at(1, 9), posterior.draws.states[0][1, 9, -1:]
+    model, x = model_of(posterior, 1, 9), posterior.draws.states[0][1, 9, -1:]
     path = []
     for control in (u - np.mean(small_series().u)) / np.std(small_series().u):
         x = model.transition()(jnp.asarray(x), jnp.asarray(control[None])).given(
@@ -203,7 +204,7 @@ def test_the_mean_path_of_a_draw(posterior):
 def test_float64_whatever_the_global_setting(posterior):
     with jax.enable_x64(False):
         single = small_fit()
-        assert single.model_at(0, 0).log_process_std.dtype == np.float64
+        assert model_of(single, 0, 0).log_process_std.dtype == np.float64
         assert not jax.config.jax_enable_x64
     assert_same(single.draws, posterior.draws)
 
@@ -254,10 +255,10 @@ def test_chains_that_disagree_are_reported(posterior):
     apart = dataclasses.replace(
         posterior, draws=jax.tree.map(lambda leaf: np.repeat(leaf, 20, 1), draws)
     )
-    (note,) = apart.with_notes().notes
+    (note,) = with_notes(apart).notes
     assert note.startswith("30-step forecast mean: R-hat ")
     assert "Chains disagree" in note
-    assert posterior.with_notes().notes == ()
+    assert with_notes(posterior).notes == ()
 
 
 def test_noises_without_an_exact_conditional_are_optimised():

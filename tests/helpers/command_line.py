@@ -40,7 +40,7 @@ def complaint(*arguments, code):
 def quick(baselines=("last",)):
     """Runs without pictures and reports, beside one naive baseline."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "figures_of", lambda _: {})
-        patch.setattr(pipeline, "write_run_report", lambda *_: None)
+        patch.setattr(pipeline, "draw_pictures", lambda *_: ({}, []))
+        patch.setattr(pipeline, "write_report", lambda *_, **__: None)
         patch.setattr(pipeline, "BASELINES", baselines)
         yield

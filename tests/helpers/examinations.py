@@ -3,11 +3,12 @@
 import numpy as np
 
 from gpssm.evaluation import checks
+from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
-from gpssm.evaluation.examine import Examination
+from gpssm.evaluation.examine import Examination, Future
 from gpssm.evaluation.residuals import Correlation, Residuals
-from gpssm.evaluation.summary import Facts, OutputSummary, Sampling, Summary
+from gpssm.evaluation.summary import Facts, Sampling, Summary
 from gpssm.posterior.checks import check_mixing
 from gpssm.posterior.diagnostics import Diagnostics, Row
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
@@ -83,24 +84,30 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         3.0,
     )
     outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
-    sampling = Sampling("good", 1.01, 400, 1.01, 400, 0, 0.8, ())
+    sampling = Sampling(
+        "good",
+        dict.fromkeys(("30-step forecast mean", "smoothed outputs"), (1.01, 400)),
+        0,
+        0.8,
+        (),
+    )
     found = (
         checks.check_worth(rolling),
         *checks.check_coverage(rolling),
         *checks.check_residuals(residuals),
     )
-    summary = Summary(facts, sampling, outputs, 30, 60, 0.9, 0.1, 0.2, tuple(check_mixing(rows)))
+    training = Assessment(outputs, 30, np.zeros((60, len(outputs))), 0.9, 0.1, 0.2, 0.0, 0.0)
+    summary = Summary(facts, sampling, training, tuple(check_mixing(rows)))
     hindsight = make_forecast(rng, train, 0, len(train))
     return Examination(
         posterior=posterior,
         test=test,
         forecasts=forecasts,
-        future=f"The {len(test)} steps after the end of the training data.",
-        held=False,
-        horizons={},
-        scores={},
+        future=Future(
+            test.u, f"The {len(test)} steps after the end of the training data.", held=False
+        ),
         rolling=rolling,
-        diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), 100.0, {"run": 1.0}, ()),
+        diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), {"run": 1.0}, ()),
         summary=summary,
         residuals=residuals,
         smoothed=hindsight,

@@ -13,7 +13,7 @@ from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.methods.spec import Spec
 from gpssm.model.types import Draw, Info
-from gpssm.posterior.draws import Seconds
+from gpssm.posterior.draws import Seconds, model_of
 from gpssm.posterior.posterior import Posterior
 
 CHAINS, DRAWS = 2, 3
@@ -89,7 +89,7 @@ def mean_outputs(posterior, u):
     total = 0.0
     for chain in range(posterior.num_chains):
         for draw in range(posterior.num_draws):
-            model = posterior.model_at(chain, draw)
+            model = model_of(posterior, chain, draw)
             x = posterior.draws.states[-1][chain, draw, -1]
             outputs = []
             move = model.transition()

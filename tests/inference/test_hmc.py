@@ -10,12 +10,11 @@ from gpssm.inference import dual_averaging, hmc
 
 def chain(log_density, start, step, num_steps, num_draws, seed=0):
     def iterate(position, key):
-        outcome = hmc.move(key, position, log_density, step, num_steps)
-        return outcome.position, outcome
+        position, info = hmc.move(key, position, log_density, step, num_steps)
+        return position, (position, info)
 
     keys = jax.random.split(jax.random.key(seed), num_draws)
-    outcome = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()[1]
-    return outcome.position, outcome
+    return jax.jit(lambda: jax.lax.scan(iterate, start, keys))()[1]
 
 
 def batch_error(values, batches=40):
@@ -27,10 +26,8 @@ def batch_error(values, batches=40):
 
 
 def test_standard_normal_is_moved_without_error():
-    positions, outcome = chain(
-        lambda x: -0.5 * jnp.sum(x**2), jnp.ones(300), jnp.asarray(0.7), 3, 200
-    )
-    np.testing.assert_allclose(outcome.acceptance, 1.0, rtol=1e-10)
+    positions, info = chain(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(300), jnp.asarray(0.7), 3, 200)
+    np.testing.assert_allclose(info.acceptance, 1.0, rtol=1e-10)
     mean, error = batch_error(np.asarray(positions)[:, :5])
     assert np.all(np.abs(mean) < 4.5 * error)
 
@@ -52,10 +49,10 @@ def test_non_gaussian_density_has_its_moments():
         moment(f) / mass
         for f in (lambda a, b: a, lambda a, b: b, lambda a, b: a * a, lambda a, b: b * b)
     ]
-    positions, outcome = chain(log_density, jnp.zeros(2), jnp.asarray(0.35), 6, 20_000)
+    positions, info = chain(log_density, jnp.zeros(2), jnp.asarray(0.35), 6, 20_000)
     a, b = np.asarray(positions).T
     mean, error = batch_error(np.stack([a, b, a**2, b**2], 1))
-    assert 0.5 < float(jnp.mean(outcome.acceptance)) < 1.0
+    assert 0.5 < float(jnp.mean(info.acceptance)) < 1.0
     assert np.all(np.abs(mean - expected) < 4.5 * error)
 
 
@@ -63,9 +60,9 @@ def test_a_wall_counts_as_divergence_and_is_not_crossed():
     def log_density(x):
         return jnp.where(x[0] > 1.0, -jnp.inf, -0.5 * jnp.sum(x**2))
 
-    positions, outcome = chain(log_density, jnp.zeros(2), jnp.asarray(0.5), 4, 500)
+    positions, info = chain(log_density, jnp.zeros(2), jnp.asarray(0.5), 4, 500)
     assert np.asarray(positions)[:, 0].max() <= 1.0
-    assert bool(jnp.any(outcome.divergent))
+    assert bool(jnp.any(info.divergent))
 
 
 def test_dual_averaging_reaches_its_target():
@@ -77,15 +74,13 @@ def test_dual_averaging_reaches_its_target():
 
     def iterate(carry, key):
         position, step = carry
-        outcome = hmc.move(key, position, log_density, jnp.exp(step.log_step), 5)
-        return (
-            outcome.position,
-            dual_averaging.update(step, outcome.acceptance, 0.8),
-        ), outcome.acceptance
+        position, info = hmc.move(key, position, log_density, jnp.exp(step.log_step), 5)
+        step = dual_averaging.update(step, info.acceptance, 0.8)
+        return (position, step), info.acceptance
 
     start = (jnp.zeros(2), dual_averaging.start(1.0))
     keys = jax.random.split(jax.random.key(1), 1500)
     (position, step), _ = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()
-    _, outcome = chain(log_density, position, jnp.exp(step.log_average), 5, 2000, seed=2)
-    mean, error = batch_error(np.asarray(outcome.acceptance))
+    _, info = chain(log_density, position, jnp.exp(step.log_average), 5, 2000, seed=2)
+    mean, error = batch_error(np.asarray(info.acceptance))
     assert abs(mean - 0.8) < 0.06 + 4 * error

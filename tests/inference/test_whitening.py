@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import builders
-from gpssm.core import chunks, linalg
+from gpssm.core import linalg, loops
 from gpssm.core.linalg import block_cholesky
 from gpssm.data.padding import pad, pad_path
 from gpssm.inference.whitening import (
@@ -216,7 +216,7 @@ def test_the_coupling_is_the_cross_derivative_of_states_and_weights():
 @pytest.mark.parametrize("chunk", [512, 2])
 def test_products_of_the_coupling_are_those_with_the_gain(chunk, monkeypatch):
     """Also where rows are taken in chunks: AᵀD x, and its transpose, with D x = F x_t − x_{t+1}."""
-    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    monkeypatch.setattr(loops, "CHUNK", chunk)
     model, series, states = problem("stacked")
     rng = np.random.default_rng(1)
 
@@ -224,7 +224,7 @@ def test_products_of_the_coupling_are_those_with_the_gain(chunk, monkeypatch):
     def products(model, states, series, columns, weights):
         jacobian = linearise(model, states, series).jacobian
         u, moves = [jnp.asarray(one.u) for one in series], [jnp.ones(len(one)) for one in series]
-        coupling = Coupling(model, states, between(u), jacobian, between(moves))
+        coupling = Coupling(model, (states[:-1], between(u), between(moves)), jacobian)
         return (
             jacobian,
             gains(model, series, states),

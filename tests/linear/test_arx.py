@@ -94,7 +94,7 @@ def test_marginal_likelihood_and_posterior_mean_are_those_of_the_dense_gaussian(
 def test_hyper_parameters_are_where_a_grid_is_highest():
     series = arx_series(150)
     found = arx.regress_regularised([series], 8, 8)
-    best = np.concatenate([leaf[0] for leaf in found.shrinkage])
+    best = found.hyper[0]
     scales, decays = np.linspace(-2, 8, 11), np.linspace(-2, 3, 11)
     problem, _ = ridge(series, 8, 8)
     grid = [
@@ -106,15 +106,13 @@ def test_hyper_parameters_are_where_a_grid_is_highest():
     ]
     assert problem.loss(best)[0] <= min(grid) + 0.05
     _, mean, variance = dense(series, 8, 8, best)
-    coefficients = np.concatenate(
-        [found.regression.outputs.ravel(), found.regression.inputs.ravel()]
-    )
+    coefficients = np.concatenate([found.outputs.ravel(), found.inputs.ravel()])
     np.testing.assert_allclose(coefficients, mean, rtol=1e-5, atol=1e-8)
-    np.testing.assert_allclose(found.regression.covariance, [[variance]], rtol=1e-5)
+    np.testing.assert_allclose(found.covariance, [[variance]], rtol=1e-5)
 
 
 def test_a_regularised_regression_forgets_what_is_not_there():
-    found = arx.regress_regularised([arx_series(), arx_series(200, seed=2)]).regression
+    found = arx.regress_regularised([arx_series(), arx_series(200, seed=2)])
     np.testing.assert_allclose(found.outputs[:2].ravel(), [1.2, -0.5], atol=0.05)
     np.testing.assert_allclose(found.inputs[:2].ravel(), [0, 0.8], atol=0.03)
     assert np.abs(found.outputs[6:]).max() < 0.02
@@ -133,7 +131,7 @@ def test_every_output_has_its_own_row_and_errors_may_be_correlated():
         )
     for found in (
         arx.regress([Series(y, u)], 1, 1),
-        arx.regress_regularised([Series(y, u)], 6, 6).regression,
+        arx.regress_regularised([Series(y, u)], 6, 6),
     ):
         np.testing.assert_allclose(found.outputs[0], [[0.5, 0.2], [0.0, 0.7]], atol=0.03)
         np.testing.assert_allclose(found.inputs[0], [[1.0, 0.0], [0.0, -2.0]], atol=0.03)
@@ -144,7 +142,7 @@ def test_missing_outputs_cost_a_regularised_regression_little():
     series = arx_series(600)
     y = series.y.copy()
     y[np.random.default_rng(1).random(600) < 0.05] = np.nan
-    found = arx.regress_regularised([Series(y, series.u)], 6, 6).regression
+    found = arx.regress_regularised([Series(y, series.u)], 6, 6)
     np.testing.assert_allclose(found.inputs[1].ravel(), [0.8], atol=0.08)
     assert np.isfinite(found.outputs).all()
 
@@ -155,11 +153,11 @@ def test_constant_and_duplicated_signals_are_no_trouble():
     y = np.hstack([series.y, series.y, np.full((200, 1), 3.0)])
     for found in (
         arx.regress([Series(y, u)], 2, 2),
-        arx.regress_regularised([Series(y, u)]).regression,
+        arx.regress_regularised([Series(y, u)]),
     ):
         np.testing.assert_allclose(found.inputs[1, 0, :2].sum(), 0.8, atol=0.05)
         assert np.linalg.eigvalsh(found.covariance).min() > 0
-        assert all(np.isfinite(leaf).all() for leaf in found)
+        assert all(np.isfinite(leaf).all() for leaf in found[:4])
 
 
 def test_too_few_rows_are_explained():

@@ -1,4 +1,4 @@
-"""The linear fit, its coordinates and its order."""
+"""The linear fit and its coordinates."""
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,16 @@ import pytest
 from gpssm.core import linalg
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
-from gpssm.linear.identification import (
+from gpssm.linear.fit import fit_linear, normalise
+from gpssm.linear.state_space import (
     RADIUS,
-    fit_linear,
-    normalise,
-    select_order,
+    LinearSSM,
+    log_marginal,
+    run_em,
+    smooth,
     spectral_radius,
     stabilise,
 )
-from gpssm.linear.state_space import LinearSSM, log_marginal, run_em, smooth
 from linear_systems import simulate
 
 TRUTH = LinearSSM(
@@ -148,15 +149,3 @@ def test_fit_is_in_float64_whatever_the_global_setting():
     with jax.enable_x64(False):
         ssm = fit_linear(SERIES[:100], 2, num_em=5)
     assert all(values.dtype == np.float64 for values in ssm)
-
-
-def test_order_of_a_simulated_system_is_found():
-    several = [SERIES[:250], SERIES[250:]]
-    selection = select_order(several, 4)
-    assert selection.best == 2
-    assert list(selection.scores) == [1, 2, 3, 4]
-    # An order fitted alone is as likely as the same order padded among the others.
-    alone = fit_linear(several, 2, num_em=100)
-    num_parameters = 2 * 3 + 1 + 1
-    score = num_parameters * np.log(500) - 2.0 * log_marginal(alone, several)
-    assert abs(score - selection.scores[2]) < 2.0

@@ -1,6 +1,5 @@
 """The filter and forecasts in NumPy against dense conditioning, and against the literal filter of the tests."""
 
-import jax
 import numpy as np
 import pytest
 

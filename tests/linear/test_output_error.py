@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpssm.data.padding import pad
 from gpssm.data.series import Series
+from gpssm.linear.descent import Modes, fit_output_error, free_run, loss
 from gpssm.linear.fit import linear_fit
-from gpssm.linear.output_error import Modes, SimulationProblem, fit_output_error, free_run, loss
 from gpssm.methods.spec import Spec
 
 
@@ -51,12 +52,13 @@ def test_padding_leaves_the_error_as_it_is(series):
         jnp.array([2.0]), jnp.array([0.4]), jnp.zeros(0), jnp.ones((2, 1)), jnp.ones((1, 2)), jnp.zeros(1),
         jnp.full((1, 2), 0.3),
     )  # fmt: skip
-    problem, x, errors = SimulationProblem.of([some], jnp.asarray([0.5])), np.full(2, 0.3), []
-    assert len(problem.series[0]) > 101
+    padded, x, errors = pad(some), np.full(2, 0.3), []
+    assert len(padded) > 101
     for row in range(101):
         x = np.asarray(modes.transition()) @ x + some.u[row]
         errors.append((some.y[row, 0] - abs(x.sum())) ** 2 / 0.5)
-    np.testing.assert_allclose(loss(modes, problem, jnp.abs), np.nansum(errors) / 101, rtol=1e-10)
+    value = loss(modes, [padded], jnp.asarray([0.5]), jnp.abs)
+    np.testing.assert_allclose(value, np.nansum(errors) / 101, rtol=1e-10)
 
 
 def test_modes_make_a_stable_transition():
@@ -76,7 +78,7 @@ def test_models_with_such_an_emission_start_from_it(series, monkeypatch):
         "gpssm.linear.fit.fit_output_error",
         lambda *given: asked.append(given) or fit_output_error(*given),
     )
-    monkeypatch.setattr("gpssm.linear.output_error.NUM_STEPS", 5)
+    monkeypatch.setattr("gpssm.linear.descent.NUM_STEPS", 5)
     linear_fit([series], Spec(state_dim=2, likelihood="softplus"))
     assert not asked
     assert linear_fit([series], Spec(state_dim=2, likelihood="abs")).state_dim == 2

@@ -5,7 +5,7 @@ import pytest
 
 from gpssm.data.series import Series
 from gpssm.linear import arx, kalman
-from gpssm.linear.reduction import innovations_form, reduce
+from gpssm.linear.arx import innovations_form, reduce
 from gpssm.linear.state_space import LinearSSM
 from linear_systems import arx_series, simulate
 
@@ -24,7 +24,7 @@ def system():
 
 
 def components(series, order=8):
-    return reduce(arx.regress_regularised(series).regression, series, order, 30)
+    return reduce(arx.regress_regularised(series), series, order, 30)
 
 
 def test_components_are_nested_and_have_unit_variance():

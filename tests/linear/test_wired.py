@@ -8,9 +8,9 @@ import pytest
 import gpssm
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
+from gpssm.linear.descent import EXACT_STD
 from gpssm.linear.fit import linear_fit, output_error_fit
 from gpssm.linear.state_space import smooth
-from gpssm.linear.wired import EXACT_STD
 from gpssm.methods.spec import Spec
 from gpssm.model.wiring import Wiring, make_wiring
 from gpssm.starts.start import make_starts
@@ -144,7 +144,7 @@ def test_from_end_to_end(tmp_path):
     assert (
         posterior.spec.wiring.words(posterior.dataset.inputs) == "x1 from x1, x2; x2 from x2, pump"
     )
-    found = posterior.relevance()
+    found = gpssm.analysis.relevance(posterior)
     np.testing.assert_array_equal(found.mean == 0, [[False, False, True], [True, False, False]])
     assert np.all(found.mean[found.mean > 0] > 1e-3)
     posterior.save(tmp_path / "wired.nc")
@@ -176,6 +176,6 @@ def test_what_does_not_enter_is_found():
         num_draws=40,
         progress=False,
     )
-    found = posterior.relevance().mean
+    found = gpssm.analysis.relevance(posterior).mean
     assert found[0, 1] < 0.1 * found[0, 2], found
     assert found[1, 2] < 0.2 * found[1, 0], found

@@ -83,9 +83,7 @@ def test_sampled_leaves_agree_with_nuts(kind):
 def test_adaptation_finds_the_scales_and_ends(collapsed):
     draws, info, carry = collapsed
     variance = np.concatenate(draws.states, 2).reshape(4 * DRAWS, -1).var(0)
-    np.testing.assert_allclose(
-        carry.adaptation.metric.inverse_mass_matrix.mean(0), variance, rtol=0.4
-    )
+    np.testing.assert_allclose(carry.metric.inverse_mass_matrix.mean(0), variance, rtol=0.4)
     assert 0.7 < info.acceptance.mean() < 0.97
     assert info.gradients.min() >= 2
     assert np.ptp(np.asarray(carry.iteration)) == 0
@@ -103,8 +101,8 @@ def test_steps_one_by_one():
         carry, info = step(jax.random.key(number), carry, series)
         seen.append(
             (
-                float(carry.adaptation.step.log_step),
-                np.asarray(carry.adaptation.metric.inverse_mass_matrix),
+                float(carry.step_size.log_step),
+                np.asarray(carry.metric.inverse_mass_matrix),
             )
         )
         assert info.gradients <= 2**3

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal, norm, poisson
 import builders
 from gpssm.data.series import Series
 from gpssm.methods import ParticleGibbs
-from gpssm.methods.predictive_target import (
+from gpssm.methods.particle_gibbs import (
     log_collapsed_predictive,
     weights_given_states_predictive,
 )

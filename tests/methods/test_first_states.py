@@ -5,8 +5,8 @@ import jax
 import numpy as np
 
 import sampling
-from gpssm.inference import first_states
 from gpssm.inference.whitening import stack, unstack
+from gpssm.methods.ffvd import jump_first_states
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.means import Function
 from gpssm.model.target import log_collapsed, weights_given_states
@@ -30,7 +30,7 @@ def test_first_states_are_drawn_from_all_their_modes():
             weights = draw_gaussian(
                 weights_key, weights_given_states(model, unstack(states, series), series)
             )
-            states = first_states.jump(key, model, weights, states, series)
+            states = jump_first_states(key, model, weights, states, series)
             return states, states
 
         return jax.lax.scan(move, start, jax.random.split(key, 5000))[1]

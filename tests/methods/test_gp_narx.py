@@ -226,7 +226,7 @@ def test_gaps_are_drawn_and_the_end_by_the_process():
 
 def test_rows_before_a_gap_are_left_out():
     whole = bent_series(60)
-    linear = to_state_space(regress_regularised([whole], 2, 2).regression)
+    linear = to_state_space(regress_regularised([whole], 2, 2))
     y = whole.y.copy()
     y[30] = np.nan
     z, error = residuals(linear, [Series(y, whole.u)])

@@ -11,7 +11,6 @@ from gpssm.fitting.fit import fit
 from gpssm.linear import kalman
 from gpssm.linear.arx import regress, to_state_space
 from gpssm.linear.council import council
-from gpssm.linear.state_space import LinearSSM
 from gpssm.methods import ARX, LGSSM, METHODS
 from gpssm.methods.linear import EXACT, as_linear, with_diagonal_noise
 from linear_systems import arx_series, forecast_moments

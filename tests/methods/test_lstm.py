@@ -93,7 +93,7 @@ def test_the_last_fifth_is_not_trained_on_and_decides_when_to_stop():
     np.testing.assert_allclose(held_out, np.mean((series.y - expected)[40:] ** 2, 0), rtol=1e-9)
     np.testing.assert_allclose(trained, np.nanmean((series.y - expected)[:40] ** 2, 0), rtol=1e-9)
     found = train(network, [series], 0.05, 400, 20)
-    np.testing.assert_allclose(_errors(found.network, [series])[1], found.variance, rtol=1e-9)
+    np.testing.assert_allclose(_errors(found.best, [series])[1], found.variance, rtol=1e-9)
     assert found.variance < 0.3 * held_out
     longer = train(network, [series], 0.05, 400, 400)
     assert found.epochs < longer.epochs == 400

@@ -160,5 +160,5 @@ def test_what_it_cannot_do_is_said():
     ):
         ReducedRank().build(builders.make_model("stacked"), states)
     normal = RankMoves(model.with_priors({NOISE: Normal(0.0, 1.0)}), 0, 0.1)
-    with pytest.raises(ValueError, match="needs a prior of type InverseGamma, got Normal"):
+    with pytest.raises(TypeError, match="needs a prior of type InverseGamma, got Normal"):
         jax.eval_shape(lambda: normal.log_rows(model, states, series))

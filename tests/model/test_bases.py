@@ -191,8 +191,6 @@ def test_leading_points_are_inducing_points_with_zeros_below():
             np.testing.assert_allclose(whole[:2], part, rtol=1e-9, atol=1e-12)
             assert whole.shape[0] == 4
             assert not np.any(whole[2:])
-    with pytest.raises(TypeError, match="for a kernel Leading"):
-        points.factorise(KERNEL)
 
 
 def test_residual_vanishes_at_the_inducing_points():

@@ -10,8 +10,7 @@ from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
 from gpssm.linear.fit import linear_fit
 from gpssm.methods.spec import Spec
-from gpssm.model.curves import KNOTS, REACH
-from gpssm.model.likelihoods import AMPLITUDE, LENGTH, make_likelihood
+from gpssm.model.likelihoods import AMPLITUDE, KNOTS, LENGTH, REACH, make_likelihood
 
 RNG = np.random.default_rng(0)
 C, D, STD = jnp.array([[1.0, 0.5], [-0.3, 0.8]]), jnp.array([0.1, -0.2]), jnp.array([0.2, 0.3])

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import builders
-from gpssm.core import chunks
+from gpssm.core import loops
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM, log_marginal, smooth
@@ -345,7 +345,7 @@ def test_long_series_in_chunks(monkeypatch):
         return np.asarray(values), slope
 
     values, slope = everything()
-    monkeypatch.setattr(chunks, "CHUNK", 3)
+    monkeypatch.setattr(loops, "CHUNK", 3)
     values_again, slope_again = everything()
     np.testing.assert_allclose(values_again, values, rtol=1e-12)
     np.testing.assert_allclose(slope_again, slope, rtol=1e-9, atol=1e-10)

@@ -14,7 +14,6 @@ from test_storage import CHAINS, make_posterior
 
 from builders import make_model, make_series
 from gpssm.data.series import Series
-from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Custom, make_likelihood
 from gpssm.model.model import GPSSM
 
@@ -179,25 +178,3 @@ def test_a_density_without_a_sampler_has_no_predictive_draws():
         (made.dataset.experiments[0].y - made.draws.states[0][:, :, 1:]) ** 2, -1
     )
     np.testing.assert_allclose(tree["log_likelihood"]["y"], expected)
-
-
-def test_a_table_with_a_row_a_draw(posterior):
-    table = posterior.to_dataframe()
-    leaves = posterior.draws.leaves
-    assert table.index.names == ["chain", "draw"]
-    assert len(table) == CHAINS * DRAWS
-    assert list(table.columns[-2:]) == ["log_target", "acceptance"]
-    assert table.shape[1] == sum(leaf[0, 0].size for leaf in leaves.values()) + 2
-    assert table.loc[(1, 7), "likelihood.C[0,1]"] == leaves["likelihood.C"][1, 7, 0, 1]
-    assert table.loc[(0, 9), "log_process_std[1]"] == leaves["log_process_std"][0, 9, 1]
-    assert table.loc[(1, 3), "log_target"] == posterior.info.log_target[1, 3]
-
-
-def test_a_scalar_has_its_plain_name():
-    plain = make_model()
-    kernel = make_kernel("rq", 2, 3)
-    model = GPSSM.create(kernel, plain.basis, plain.mean, plain.likelihood, jnp.ones(2))
-    made = make_posterior(
-        (make_series(5),), model.with_roles("fix", "*").with_roles("sample", "kernel.log_mixture")
-    )
-    assert list(made.to_dataframe().columns) == ["kernel.log_mixture", "log_target", "acceptance"]

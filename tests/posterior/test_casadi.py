@@ -14,7 +14,8 @@ from gpssm.data.series import Series
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.model import GPSSM
-from gpssm.posterior.mean_model import mean_model
+from gpssm.posterior.draws import past_inputs
+from gpssm.posterior.mean_model import mean_model, mean_state
 from posteriors import make_posterior, mean_outputs
 
 U = 1 + np.random.default_rng(0).normal(size=(7, 1))
@@ -32,7 +33,7 @@ def run(step, x, u):
 @pytest.mark.parametrize("basis", BASIS_NAMES)
 def test_every_basis(basis):
     posterior = make_posterior(make_model(basis))
-    outputs = run(posterior.to_casadi(), posterior.mean_state(), U)
+    outputs = run(posterior.to_casadi(), mean_state(posterior), U)
     np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
 
 
@@ -45,15 +46,15 @@ def test_every_kernel_and_likelihood(kernel, likelihood):
     emission = LIKELIHOODS[likelihood](plain.likelihood.C, plain.likelihood.d, np.ones(2))
     model = GPSSM.create(KERNELS[kernel](2, 3), plain.basis, plain.mean, emission, np.ones(2))
     posterior = make_posterior(model, leaves={}, chains=1, draws=2)
-    outputs = run(posterior.to_casadi(), posterior.mean_state(), U)
+    outputs = run(posterior.to_casadi(), mean_state(posterior), U)
     np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
 
 
 def test_inputs_act_late():
     posterior = make_posterior()
     late = replace(posterior, dataset=replace(posterior.dataset, delay=(2,)))
-    known = np.concatenate([late.past_inputs(), U])[:7]
-    outputs = run(late.to_casadi(), late.mean_state(), U)
+    known = np.concatenate([past_inputs(late), U])[:7]
+    outputs = run(late.to_casadi(), mean_state(late), U)
     np.testing.assert_allclose(outputs, mean_outputs(posterior, known), rtol=1e-10)
 
 
@@ -80,7 +81,7 @@ def test_a_saved_function_needs_neither_jax_nor_this_library(tmp_path):
     raw = [Series(make_series(9).y)]
     posterior = make_posterior(raw=raw).condition(Series(make_series(6, seed=3).y))
     posterior.to_casadi(2).save(str(tmp_path / "plant.casadi"))
-    np.save(tmp_path / "x.npy", posterior.mean_state(2))
+    np.save(tmp_path / "x.npy", mean_state(posterior, 2))
     script = (
         "import casadi, numpy, sys; step = casadi.Function.load('plant.casadi'); "
         "print(numpy.asarray(step(numpy.load('x.npy'), [])[1]).ravel().tolist()); "
@@ -89,5 +90,5 @@ def test_a_saved_function_needs_neither_jax_nor_this_library(tmp_path):
     output = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
-    y = mean_model(posterior, 2).step(posterior.mean_state(2), np.zeros(0))[1]
+    y = mean_model(posterior, 2).step(mean_state(posterior, 2), np.zeros(0))[1]
     np.testing.assert_allclose(eval(output), y, rtol=1e-10)

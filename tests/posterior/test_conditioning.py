@@ -9,7 +9,7 @@ from builders import make_model, make_series
 from gpssm.core import linalg
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM, smooth
-from gpssm.posterior.conditioning import LOOKBACK
+from gpssm.posterior.conditioning import LOOKBACK, condition_at
 from gpssm.posterior.filtering import run_filter
 from kalman import SCALER, kalman, linear_model, linear_posterior, move, output_moments, user_series
 from posteriors import make_posterior
@@ -142,7 +142,7 @@ def smoothed_draws(model, series, number):
 
 
 def test_condition_at_is_condition_on_the_first_rows(posterior, rows, conditioned):
-    at = list(posterior.condition_at(rows, [0, 1, 6]))
+    at = list(condition_at(posterior, rows, [0, 1, 6]))
     assert [one.current.rows for one in at] == [5, 6, 11]
     assert_same_cloud(at[1], posterior.condition(rows[:1]))
     assert_same_cloud(at[2], conditioned)
@@ -154,7 +154,7 @@ def test_condition_at_passes_over_the_series_once(posterior, rows, monkeypatch):
         "gpssm.posterior.conditioning.run_filter",
         lambda *args: seen.append(len(args[3])) or run_filter(*args),
     )
-    passing = posterior.condition_at(rows, range(1, 7))
+    passing = condition_at(posterior, rows, range(1, 7))
     next(passing)
     assert seen == [5, 1]  # the training series' rows, and the first new one
     assert len(list(passing)) == 5
@@ -200,11 +200,11 @@ def test_columns_go_by_name_and_no_controls_will_do():
             "8 particles stand for the.*got 9",
         ),
         (
-            lambda p, s: p.condition_at(s, [2, 1]),
+            lambda p, s: condition_at(p, s, [2, 1]),
             ValueError,
             "rows must increase.*between 0 and 6.*got \\[2, 1\\]",
         ),
-        (lambda p, s: p.condition_at(s, [7]), ValueError, "between 0 and 6"),
+        (lambda p, s: condition_at(p, s, [7]), ValueError, "between 0 and 6"),
     ],
 )
 def test_bad_calls_are_told_what_to_do(posterior, rows, call, error, message):

@@ -24,6 +24,8 @@ from posteriors import linear_weights, make_posterior
 mpl.use("Agg")
 from matplotlib import pyplot
 
+from gpssm.posterior.draws import model_of
+
 CONTROLS = np.random.default_rng(0).normal(size=(40, 1))
 
 
@@ -121,7 +123,7 @@ def test_a_nonlinear_model_agrees_with_a_literal_loop():
     )
     rng, u = np.random.default_rng(7), posterior.dataset.scaler.scale_inputs(CONTROLS)
     for draw in range(2):
-        model, weights = posterior.model_at(0, draw), posterior.draws.weights[0, draw]
+        model, weights = model_of(posterior, 0, draw), posterior.draws.weights[0, draw]
         transition = jax.jit(model.transition())
         x = np.repeat(posterior.draws.states[-1][0, draw, -1:], number, axis=0)
         for step in range(steps):
@@ -529,14 +531,6 @@ def test_a_plot_has_a_panel_an_output_with_all_that_was_asked_for():
         assert lines["history"].get_xdata()[-1] == 49 * 0.5
         assert lines["median"].get_xdata()[0] == 50 * 0.5
         assert len(panel.collections) == 3
-    pyplot.close(figure)
-
-
-def test_a_plot_goes_into_given_axes():
-    figure, axes = pyplot.subplots(1, 2)
-    assert make_forecast().plot(ax=axes) is figure
-    with pytest.raises(ValueError, match="one pair of axes an output, 2 in all; got 1"):
-        make_forecast().plot(ax=axes[0])
     pyplot.close(figure)
 
 

@@ -18,7 +18,7 @@ from gpssm.model.kernels import Coregionalised, make_kernel
 from gpssm.model.likelihoods import LINKS, LinkedGaussian
 from gpssm.model.target import weights_given_states
 from gpssm.posterior import learning
-from gpssm.posterior.draws import FilterState
+from gpssm.posterior.draws import FilterState, model_of
 from gpssm.posterior.filtering import run_filter
 from gpssm.posterior.learning import choose_forgetting, score_forgetting
 from gpssm.posterior.rollout import Members
@@ -242,7 +242,7 @@ def test_it_starts_from_the_weights_given_the_states_of_each_draw(posterior):
     for chain, draw in ((0, 0), (1, 2)):
         states = [jnp.asarray(path[chain, draw]) for path in posterior.draws.states]
         batch = weights_given_states(
-            posterior.model_at(chain, draw), states, list(posterior.dataset.scaled)
+            model_of(posterior, chain, draw), states, list(posterior.dataset.scaled)
         )
         np.testing.assert_allclose(found.weights[chain, draw], batch.mean, atol=1e-9)
         size = batch.mean.shape[1]
@@ -274,7 +274,7 @@ def test_all_verbs_take_what_was_learned(learned):
     assert again.learned.rows == 14
     assert again.current.rows == 21
     assert learned.thinned(2).learn(ROWS[:1]).num_draws == 1
-    alone = learned.chain(1)
+    alone = learned.thinned(chain=1)
     assert alone.learned.state.mean.shape[:2] == (1, 3)
     assert alone.learn(ROWS[:1]).current.rows == 6  # from the end of the training series
     assert "12 rows" in learned._repr_html_()
@@ -352,7 +352,7 @@ def test_draws_are_spread_over_several_forgettings(posterior):
             found.draws.weights[chosen], alone.draws.weights[chosen], rtol=1e-9, atol=1e-12
         )
     np.testing.assert_array_equal(found.learn(ROWS[:1]).learned.rates, rates)
-    np.testing.assert_array_equal(found.chain(1).learned.rates, rates[1:])
+    np.testing.assert_array_equal(found.thinned(chain=1).learned.rates, rates[1:])
 
 
 def test_what_cannot_be_is_refused(posterior):

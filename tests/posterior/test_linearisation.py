@@ -7,6 +7,7 @@ import scipy.signal
 from builders import linear_given, make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.posterior.linearisation import relevance, static_gain
 from posteriors import make_posterior
 
 SCALER = Scaler((2.0, -1.0), (3.0, 0.5), (1.0,), (0.25,))
@@ -67,7 +68,7 @@ def test_a_linear_model_has_the_poles_and_responses_of_its_matrices(linear):
 def test_where_a_linear_model_settles_and_how_far_a_unit_takes_it(linear):
     posterior, systems = linear
     found, other = posterior.linearise(at=1.1), posterior.linearise(at={"u": 1.2})
-    curve = posterior.static_gain(values=[1.1, 1.2])
+    curve = static_gain(posterior, values=[1.1, 1.2])
     for s, system in enumerate(systems):
         gain = system.C @ np.linalg.solve(np.eye(2) - system.A, system.B) + system.D
         np.testing.assert_allclose(found.gain[s], gain, rtol=1e-8)
@@ -92,12 +93,40 @@ def test_of_a_nonlinear_model_too_the_operating_point_is_at_rest():
     assert len(found.A) + found.missing == 6
     settled = posterior.transition(found.x[:1], [[0.2]]).draws.reshape(6, 2)
     assert np.min(np.abs(settled - found.x[0]).max(1)) < 1e-6
-    # Its slopes are those of `derivatives` at the same point, draw by draw.
-    x = found.x[0]
-    at = posterior.linearise(at=(x, [0.2]))
-    slopes = posterior.derivatives(x, [0.2])
-    np.testing.assert_allclose(at.A.mean(0), slopes.state[0], rtol=1e-9)
-    np.testing.assert_allclose(at.B.mean(0), slopes.control[0], rtol=1e-9)
+
+
+def test_its_slopes_agree_with_differences_in_the_users_units():
+    posterior = make_posterior()
+    x, u, size = np.array([0.3, -0.2]), np.array([0.2]), 1e-5
+    at = posterior.linearise(at=(x, u))
+
+    def values(x, u):
+        return posterior.transition(x, u).draws.reshape(6, 2)
+
+    state = [(values(x + size * e, u) - values(x - size * e, u)) / (2 * size) for e in np.eye(2)]
+    inputs = (values(x, u + size) - values(x, u - size)) / (2 * size)
+    np.testing.assert_allclose(at.A, np.stack(state, -1), atol=1e-7)
+    np.testing.assert_allclose(at.B[..., 0], inputs, atol=1e-7)
+    output = np.diag(posterior.dataset.scaler.output_std) @ np.asarray(posterior.model.likelihood.C)
+    np.testing.assert_allclose(at.C, output @ at.A, rtol=1e-9)
+    np.testing.assert_allclose(at.D, output @ at.B, rtol=1e-9)
+
+
+def test_relevance_is_the_mean_slope_along_the_data_in_standard_deviations():
+    posterior = make_posterior()
+    states = [path.mean((0, 1))[:-1] for path in posterior.draws.states]
+    x = np.concatenate(states)
+    u = np.concatenate([series.u for series in posterior.dataset.experiments])
+    squares = np.zeros((6, 2, 3))
+    for state, inputs in zip(x, u, strict=True):
+        at = posterior.linearise(at=(state, inputs))
+        squares += np.concatenate([at.A, at.B], -1) ** 2 / len(x)
+    spread = np.concatenate([x.std(0), u.std(0)])
+    expected = np.sqrt(squares) * spread / x.std(0)[:, None]
+    result = relevance(posterior)
+    np.testing.assert_allclose(result.mean, expected.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(result.std, expected.std(0), rtol=1e-9)
+    assert result.columns == ("x1", "x2", "u")
 
 
 def test_a_system_without_rest_says_so():
@@ -111,13 +140,13 @@ def test_a_system_without_rest_says_so():
     posterior = make_posterior(model, [series], weights=walk, leaves={})
     with pytest.raises(ValueError, match=r"no draw has an equilibrium .* row=\.\.\."):
         posterior.linearise()
-    assert np.isnan(posterior.static_gain(values=[0.0]).median).all()
+    assert np.isnan(static_gain(posterior, values=[0.0]).median).all()
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"at": {"pump": 1.0}}, "the model has the inputs u; got pump"),
+        ({"at": {"pump": 1.0}}, "an input of at must be one of u; got 'pump'"),
         ({"at": 1.0, "row": 2}, "give one of them"),
         ({"row": 99}, "has 5 rows, counted from 0; got row 99"),
         ({"at": ([1.0], [0.0])}, "needs a state of 2 numbers"),

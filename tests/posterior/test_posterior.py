@@ -68,7 +68,6 @@ def test_verbs_compile_nothing_for_other_draws_of_the_same_shapes():
         "diagnostics": lambda one, steps: one.diagnostics(),
         "smooth": lambda one, steps: one.smooth(),
         "transition": lambda one, steps: one.transition(x, u),
-        "derivatives": lambda one, steps: one.derivatives(x, u),
         "linearise": lambda one, steps: one.linearise(row=2),
         "forecast": lambda one, steps: one.forecast(steps, np.zeros((steps, 1)), num_paths=30),
         "condition": lambda one, steps: one.condition(rows),

@@ -9,6 +9,7 @@ import pytest
 from builders import make_series
 from gpssm.data.series import Series
 from gpssm.posterior.linearisation import Linearisation
+from gpssm.posterior.mean_model import mean_state
 from posteriors import make_posterior, mean_outputs
 
 STEPS = 15
@@ -61,7 +62,7 @@ def test_the_mean_model_is_the_mean_of_the_draws_run_without_noise(delay):
     assert system.nstates == 12 + delay
     u = rng.normal(size=(STEPS, 1))
     times = 0.1 * np.arange(STEPS)
-    response = control.input_output_response(system, times, u.T, posterior.mean_state())
+    response = control.input_output_response(system, times, u.T, mean_state(posterior))
     acting = np.concatenate([raw[0].u[len(raw[0]) - delay :], u])[:STEPS]
     np.testing.assert_allclose(response.y.T, mean_outputs(posterior, acting), rtol=1e-9)
 
@@ -70,4 +71,4 @@ def test_after_new_rows_it_starts_from_where_they_lead():
     posterior = make_posterior().condition(make_series(6, seed=3))
     system = posterior.to_control(2)
     assert system.nstates == 4
-    assert posterior.mean_state(2).shape == (4,)
+    assert mean_state(posterior, 2).shape == (4,)

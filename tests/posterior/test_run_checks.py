@@ -64,6 +64,15 @@ def settled(rhat_between, rhat_within=1.01, ess_within=400):
     ]
 
 
+def test_advice_for_the_default_names_no_setting_that_it_lacks():
+    rows = [Row(name, 5, 1.5, 9, 9, 9) for name in ("30-step forecast mean", "log target")]
+    for check_ in checks.check_mixing(rows):
+        assert checks.default_advice(check_.sentence) == (
+            f"{check_.name}: R-hat 1.500, 9 effective draws. Chains disagree. "
+            "Fit with method='ffvd' and more draws, or with a smaller state_dim."
+        )
+
+
 def test_checks_with_one_cause_are_one_doubt():
     rows = [Row(name, 5, 1.5, 9, 9, 9) for name in ("log_process_std", "log target", "states")]
     several = [*checks.check_mixing([*rows, OUTPUTS._replace(rhat=1.31, ess_bulk=35)]), check()]
@@ -78,7 +87,7 @@ def test_chains_from_different_starts_may_differ_a_little_if_each_has_converged(
     first, *inside = checks.check_mixing(settled(1.8), "em, em+shooting, noise free")
     assert first.level == "problem"
     assert first.figure == "R-hat 1.800 of 30-step forecast mean"
-    for words in ("em, em+shooting, noise free", "averages", "posterior.chain(k)"):
+    for words in ("em, em+shooting, noise free", "averages", "posterior.thinned(chain=k)"):
         assert words in first.words
     assert "num_warmup" not in first.words
     assert [one.level for one in inside] == ["good"] * 3

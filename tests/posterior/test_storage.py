@@ -442,7 +442,7 @@ def test_a_full_disk_leaves_the_old_file(posterior, saved, monkeypatch):
 def test_a_folder_that_is_not_there(posterior, tmp_path):
     with pytest.raises(FileNotFoundError, match="could not be written"):
         posterior.save(tmp_path / "nowhere" / "run.nc")
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match="No such file"):
         gpssm.load(tmp_path / "run.nc")
 
 

@@ -22,12 +22,10 @@ from gpssm.data.series import Series
 from gpssm.methods.spec import Spec
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
-from gpssm.report import make_report, write_report
+from gpssm.report import embedded, make_report, write_report
 from gpssm.report.charts import fit_group, forecast_group, numbers, smoothed_errors
-from gpssm.report.content import forecast_tables
-from gpssm.report.page import embedded
+from gpssm.report.content import forecast_tables, in_sentences
 from gpssm.report.pictures import WORDS
-from gpssm.report.words import in_sentences
 from posteriors import make_posterior
 
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")
@@ -177,8 +175,8 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
 def test_chains_with_models_of_their_own_are_not_said_to_agree(found):
     sampling = replace(found.summary.sampling, verdict="fair")
     of_one, apart = (
-        in_sentences(replace(found.summary, sampling=replace(sampling, within=within)))[1]
-        for within in ({}, {"30-step forecast mean, within chains": (1.01, 400.0)})
+        in_sentences(replace(found.summary, sampling=replace(sampling, separate=separate)))[1]
+        for separate in (False, True)
     )
     assert "agree fairly" in of_one
     assert "average" in apart
@@ -222,7 +220,7 @@ def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
     )
     text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
     assert text == make_report(found, pictures=pictures)
-    assert asked == {"inputs": None, "baselines": ("mean",)}
+    assert asked == {"baselines": ("mean",)}
 
 
 def test_settings_are_words_and_the_page_has_a_date(found, pictures):

@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 
 from gpssm.core import linalg
-from gpssm.data.datasets import load, names, simulate
+from gpssm.data.datasets import REGISTRY, load, simulate
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
 from gpssm.linear.fit import linear_fit
 from gpssm.linear.state_space import log_marginal, smooth
 from gpssm.methods.spec import Spec
-from gpssm.model.bases import Hilbert, InducingPoints, LinearFeatures, RandomFourier, Stacked
+from gpssm.model.bases import (
+    Hilbert,
+    InducingPoints,
+    LeadingPoints,
+    LinearFeatures,
+    RandomFourier,
+    Stacked,
+)
 from gpssm.model.kernels import KERNELS, SquaredExponential
 from gpssm.model.likelihoods import LIKELIHOODS, LINKS, Custom, FunctionGaussian, Gaussian
 from gpssm.model.means import Function, Identity, LinearMap, Zero
@@ -268,6 +275,7 @@ def gaussian_of(output_dim, state_dim):
     [
         ({"kernel": kernel_of(2, 5)}, "kernel and basis take inputs of dimension 3"),
         ({"kernel": kernel_of(3, DZ)}, "parts of the model do not fit together"),
+        ({"basis": LeadingPoints(jnp.zeros((NUM, DZ)))}, "parts of the model do not fit together"),
         (
             {"kernel": kernel_of(3, DZ), "mean": "zero"},
             r"gain has shape \(3, 1, 6\) at one state; expected \(2, 1, 6\)",
@@ -324,7 +332,7 @@ def test_precision_is_double_whatever_the_setting_which_is_left_as_it_was():
 @pytest.mark.skipif(
     not os.environ.get("GPSSM_DATA"), reason="set GPSSM_DATA to the folder of the benchmark files"
 )
-@pytest.mark.parametrize("name", names()[:6])
+@pytest.mark.parametrize("name", tuple(REGISTRY)[:6])
 def test_benchmarks_build(name):
     train = load(name)[:T]
     series = Scaler.fit(train).scale(train)

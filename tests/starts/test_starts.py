@@ -7,7 +7,7 @@ import pytest
 
 from builders import make_model, make_series, make_states
 from gpssm.data.series import Series
-from gpssm.linear import output_error
+from gpssm.linear import descent
 from gpssm.linear.fit import linear_fit
 from gpssm.methods.spec import Spec
 from gpssm.model.conditionals import process_noise_given
@@ -20,9 +20,9 @@ from gpssm.starts.start import AFTER_SHOOTING, SMALL, STARTS, make_starts, with_
 
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch):
-    monkeypatch.setattr(output_error, "NUM_STEPS", 100)
-    monkeypatch.setattr(output_error, "NUM_STARTS", 4)
-    monkeypatch.setattr(output_error, "NUM_LBFGS", 50)
+    monkeypatch.setattr(descent, "NUM_STEPS", 100)
+    monkeypatch.setattr(descent, "NUM_STARTS", 4)
+    monkeypatch.setattr(descent, "NUM_LBFGS", 50)
     monkeypatch.setattr(
         starts,
         "shoot_all",

@@ -3,8 +3,8 @@
 from gpssm.bench.problems import SUITES, BenchmarkProblem, load_problem
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
-from gpssm.bench.sweep import VARIANTS, load_results, run_sweep
+from gpssm.bench.sweep import load_results, run_sweep
 from gpssm.bench.tables import result_tables, summarise, write_report
 
-__all__ = ["PROTOCOLS", "PUBLISHED", "SUITES", "VARIANTS", "BenchmarkProblem", "load_problem"]
+__all__ = ["PROTOCOLS", "PUBLISHED", "SUITES", "BenchmarkProblem", "load_problem"]
 __all__ += ["load_results", "result_tables", "run_sweep", "summarise", "write_report"]

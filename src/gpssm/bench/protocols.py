@@ -18,6 +18,7 @@ import numpy as np
 from gpssm.bench.problems import BenchmarkProblem
 from gpssm.core import metrics
 from gpssm.data.series import Series, as_list
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import (
@@ -83,7 +84,7 @@ class RollingProtocol:
             first = {"forgetting": "auto"}
             states = extended(posterior, test, origins, "learn", first, seed=seed, max_draws=draws)
         else:
-            states = posterior.thinned(draws).condition_at(test, origins, seed=seed)
+            states = condition_at(posterior.thinned(draws), test, origins, seed=seed)
         return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)
 
 

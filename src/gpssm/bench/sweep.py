@@ -31,7 +31,6 @@ from gpssm.core.files import digest, make_folder, write_atomically
 from gpssm.core.places import Place
 from gpssm.core.runtime import max_maps, num_maps
 from gpssm.core.text import check_choice, check_whole, jsonable, to_json
-from gpssm.evaluation.stack import stack
 from gpssm.fitting.fit import fit, parse_settings
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
@@ -40,15 +39,6 @@ from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.stack import leading_member
 
 CELLS = "cells"  # subfolder of the result files
-STACK = "ffvd-auto"  # `gpssm.stack` as a method
-# Names of methods with settings.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ffvd-shared": {"method": "ffvd", "coupling": "shared"},
-    "ffvd-lmc": {"method": "ffvd", "coupling": "lmc", "rank": 2},
-    "ffvd-cascade": {"method": "ffvd", "wiring": "cascade"},
-    "ffvd-chain": {"method": "ffvd", "wiring": "chain"},
-}
-
 Record = dict[str, Any]
 
 
@@ -61,12 +51,11 @@ class Cell(NamedTuple):
     spec: Spec
     runtime: Runtime
     protocols: tuple[str, ...]
-    stacked: Mapping[str, Any] | None = None  # keywords of `gpssm.stack`, if that is the method
 
     @property
     def identity(self) -> str:
         """Hash of settings and data; results with another one are not of this cell."""
-        settings = (self.spec.to_dict(), self.runtime.num_chains, to_json(self.stacked))
+        settings = (self.spec.to_dict(), self.runtime.num_chains)
         return digest(settings, self.problem.fingerprint)
 
     @property
@@ -76,32 +65,18 @@ class Cell(NamedTuple):
         return re.sub(r"[^\w.-]", "_", name)
 
 
-def parse_method(
-    method: str, settings: Mapping[str, Any]
-) -> tuple[Spec, Runtime, dict[str, Any] | None]:
-    """What a method by name and its settings ask for.
+def parse_method(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runtime]:
+    """What a method by name and its settings ask for: what is fitted, and how.
 
     Parameters
     ----------
     method
-        A name of `METHODS`, `VARIANTS` or "ffvd-auto"; or any, with a "method" among the settings.
+        A name of `METHODS`; or any, with a "method" among the settings.
     settings
-        Fields of `Spec`, of the method's own settings, and num_chains; for "ffvd-auto" keywords
-        of `gpssm.stack`.
-
-    Returns
-    -------
-    spec, runtime
-        What is fitted, and how.
-    stacked
-        Keywords of `gpssm.stack`; None for a method.
+        Fields of `Spec`, of the method's own settings, and num_chains.
     """
-    settings = VARIANTS.get(method, {}) | dict(settings)
-    stacked = dict(settings) if method == STACK else None
-    settings.pop("members", None)
-    name = settings.pop("method", "ffvd" if method == STACK else method)
-    spec, runtime = parse_settings(name, settings, ("num_chains",))
-    return spec, runtime, stacked
+    others = {name: value for name, value in settings.items() if name != "method"}
+    return parse_settings(settings.get("method", method), others, ("num_chains",))
 
 
 def make_cell(
@@ -113,20 +88,19 @@ def make_cell(
     protocols: Sequence[str] = tuple(PROTOCOLS),
 ) -> Cell:
     """The cell of a problem and a method, with those of the protocols that apply."""
-    spec, runtime, stacked = parse_method(method, settings)
+    spec, runtime = parse_method(method, settings)
     for name in protocols:
         check_choice("a protocol", name, PROTOCOLS)
-    learns = stacked is None and spec.settings.learns
     suite = SUITES[problem.suite]
     applying = [name for name in suite.protocols if name in protocols]
-    applying = [name for name in applying if learns or name != "learn"]
+    applying = [name for name in applying if spec.settings.learns or name != "learn"]
     if not applying:
         raise ValueError(
             f"{method!r} on {dataset!r} is judged by none of {', '.join(protocols)}; "
             f"the protocols of its suite are {', '.join(suite.protocols)}"
         )
     runtime = runtime.replace(seed=seed)
-    return Cell(dataset, problem, method, spec, runtime, tuple(applying), stacked)
+    return Cell(dataset, problem, method, spec, runtime, tuple(applying))
 
 
 def run_cell(cell: Cell) -> Record:
@@ -289,11 +263,7 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
     """The posterior of a cell; what it cost, and facts that tell whether it can be trusted."""
     cpu = _cpu_seconds()
     wall = time.perf_counter()
-    train = cell.problem.train
-    if cell.stacked is not None:
-        posterior = stack(train, seed=cell.runtime.seed, **cell.stacked)
-    else:
-        posterior = fit(train, spec=cell.spec, runtime=cell.runtime)
+    posterior = fit(cell.problem.train, spec=cell.spec, runtime=cell.runtime)
     member = leading_member(posterior)
     return posterior, {
         "cpu": _cpu_seconds() - cpu,

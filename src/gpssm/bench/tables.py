@@ -7,19 +7,18 @@ set; the table after it has the geometric mean and the worst of a method's ratio
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.bench.published import PUBLISHED
-from gpssm.bench.sweep import VARIANTS, Record, load_results
+from gpssm.bench.sweep import Record, load_results
 from gpssm.core.files import make_folder
 from gpssm.core.table import Table
 from gpssm.core.text import DASH
 from gpssm.methods import METHODS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BASELINES = ("arx", "lgssm", "lstm", "prssm")
 GROUP = ["suite", "protocol", "dataset", "method"]
@@ -40,21 +39,19 @@ intervals, "CPU s" the CPU seconds of a fit with compilation. summary.csv has mo
 """
 
 
-def summarise(results: Iterable[Record]) -> "pd.DataFrame":
+def summarise(results: Iterable[Record]) -> pd.DataFrame:
     """Mean and standard deviation (`*_sd`) of each figure over seeds, and the ratio.
 
     One row per suite, protocol, data set and method. Where a method was run with several settings
     or on several versions of the data, only the seeds of the latest count.
     """
-    import pandas
-
     rows = [
         {name: record[name] for name in ("suite", "dataset", "method", "identity", "finished")}
         | {"protocol": protocol, **record["fit"], **record["figures"].get(protocol, {})}
         for record in results
         for protocol in record["protocols"]
     ]
-    frame: Any = pandas.DataFrame(rows).sort_values("finished")
+    frame: Any = pd.DataFrame(rows).sort_values("finished")
     frame = frame[frame.identity == frame.groupby(GROUP).identity.transform("last")]
     frame = frame.reindex(columns=list(dict.fromkeys([*frame, *LABELS, "coverage_90", "cpu"])))
     groups = frame.groupby(GROUP)
@@ -66,11 +63,11 @@ def summarise(results: Iterable[Record]) -> "pd.DataFrame":
     for (suite, protocol, _), part in table.groupby(GROUP[:3]):
         ranked = part[ranked_figure(suite, protocol)]
         ratios.append(ranked / ranked[ranked.index.isin(BASELINES, level="method")].min())
-    table["ratio"] = pandas.concat(ratios)
+    table["ratio"] = pd.concat(ratios)
     return table.loc[sorted(table.index, key=_order)]
 
 
-def result_tables(summary: "pd.DataFrame") -> list[Table]:
+def result_tables(summary: pd.DataFrame) -> list[Table]:
     """The tables of `summarise`, each followed by one of the ratios over its data sets."""
     tables = []
     groups: Any = summary.groupby(GROUP[:2], sort=False)
@@ -96,7 +93,7 @@ def result_tables(summary: "pd.DataFrame") -> list[Table]:
     return tables
 
 
-def _ratio_table(part: "pd.DataFrame", title: str) -> Table:
+def _ratio_table(part: pd.DataFrame, title: str) -> Table:
     """Geometric mean and worst of the ratios of each method over the sets of a table."""
     rows = []
     for method, ratios in part.ratio.dropna().groupby("method", sort=False):
@@ -160,11 +157,10 @@ def ranked_figure(suite: str, protocol: str) -> str:
 def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
     """Suites, protocols and data sets as they are listed; methods too, after the user's own."""
     suite, protocol, dataset, method = index
-    base = VARIANTS.get(method, {}).get("method", method)
-    methods = [base, *METHODS] if base not in METHODS else [*METHODS]
+    methods = [*METHODS] if method in METHODS else [method, *METHODS]
     datasets = [*SUITES[suite].datasets, dataset]
     places = [list(SUITES).index(suite), list(PROTOCOLS).index(protocol), datasets.index(dataset)]
-    return *places, dataset, methods.index(base), method
+    return *places, dataset, methods.index(method), method
 
 
 def _mean(mean: float, sd: float) -> str:

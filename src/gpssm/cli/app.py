@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gpssm import __version__
-from gpssm.cli.commands import bench, catalogue, fit, forecast, runs
-from gpssm.cli.shell import STOPPED, complain
+from gpssm.cli.commands import bench, catalogue, fit, runs
+from gpssm.cli.shell import STOPPED, command, complain
 
 app = typer.Typer(
     name="gpssm",
@@ -38,8 +38,19 @@ def _root(
     """Options of the command itself."""
 
 
-for group in (fit, forecast, runs, catalogue, bench):
-    group.add_commands(app)
+for function in (
+    *(fit.fit, fit.demo, runs.forecast, runs.compare, runs.report, runs.info),
+    *(catalogue.methods, catalogue.kernels, catalogue.likelihoods),
+):
+    app.command()(command(function))
+data = typer.Typer(help="Benchmark series, and simulated series with known truth.")
+data.command("list")(command(catalogue.list_data))
+data.command()(command(catalogue.fetch))
+app.add_typer(data, name="data", no_args_is_help=True)
+sweeps = typer.Typer()
+sweeps.callback(invoke_without_command=True)(command(bench.sweep))
+sweeps.command()(command(bench.report))
+app.add_typer(sweeps, name="bench", no_args_is_help=True)
 
 
 def run() -> None:

@@ -26,7 +26,7 @@ from gpssm.cli.settings import Settings
 from gpssm.cli.shell import Screen
 from gpssm.cli.tables import UNJUDGED, score_tables
 from gpssm.core.elapsed import ticks
-from gpssm.core.text import count, to_csv
+from gpssm.core.text import count, to_csv, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
@@ -40,15 +40,11 @@ from gpssm.evaluation.baselines import (
 from gpssm.evaluation.examine import Examination, choose_future, examine
 from gpssm.fitting.fit import fit
 from gpssm.fitting.single import was_interrupted
-from gpssm.inference.progress import tracked
-from gpssm.plots.style import to_png
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster
 from gpssm.report import write_report
-from gpssm.report.figures import figures_of
-
-DPI = 150
+from gpssm.report.pictures import draw_pictures, figures_of
 
 
 def execute(
@@ -103,18 +99,17 @@ def execute(
                 posterior,
                 data.test,
                 baselines=baselines,
-                num_paths=settings.num_paths,
                 say=screen.say,
             )
             metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
             metrics["seconds"] = seconds | metrics["seconds"] | {"judge": ticks() - began}
-            _write_results(run, settings, examination, metrics, screen)
+            _write_results(run, examination, metrics, screen)
             if with_report:
                 began = ticks()
                 metrics["notes"] += write_pages(run, examination, screen)
                 metrics["seconds"]["report"] = ticks() - began
-                run.write_json(METRICS, metrics)
+                run.write(METRICS, to_json(metrics) + "\n")
     return run
 
 
@@ -129,7 +124,6 @@ def _judge_baselines(
         BASELINES,
         exclude=settings.method,
         delay=delay,
-        num_paths=settings.num_paths,
         seed=settings.runtime.seed,
         progress=screen.progress,
     )
@@ -160,15 +154,15 @@ def _posterior(
 
 
 def _write_results(
-    run: Run, settings: Settings, examination: Examination, metrics: dict[str, Any], screen: Screen
+    run: Run, examination: Examination, metrics: dict[str, Any], screen: Screen
 ) -> None:
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
-        if not examination.held:
+        if not examination.future.held:
             is_fit = name == examination.method
             file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
-            run.write(file, to_csv(forecast.to_dataframe(settings.levels)))
-    run.write_json(METRICS, metrics)
+            run.write(file, to_csv(forecast.to_dataframe((0.5, 0.9))))
+    run.write(METRICS, to_json(metrics) + "\n")
     screen.show(score_tables(metrics) or [UNJUDGED])
 
 
@@ -194,44 +188,24 @@ def _saved(run: Run) -> str:
 
 
 def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:
-    """Draw the figures and write the report with them; return a note on what failed."""
-    notes = draw_figures(run, examination, screen)
-    write_run_report(run, examination)
-    return notes
-
-
-def draw_figures(run: Run, examination: Examination, screen: Screen) -> list[str]:
-    """Draw the figures, and return a note on each that failed: a picture must not cost a run."""
-    notes: list[str] = []
-    figures = figures_of(examination)
-    for name in tracked(list(figures), screen.progress, "figures"):
-        try:
-            run.write(f"{FIGURES}/{name}.png", to_png(figures[name](), DPI))
-        except OSError:
-            raise
-        except ImportError as error:
-            return [f"No figures were drawn: {error}"]
-        except Exception as error:
-            notes.append(f"The figure {name} could not be drawn: {error}")
-    return notes
-
-
-def write_run_report(run: Run, examination: Examination) -> Path:
-    """Write the report of a run, with the figures in its folder."""
+    """Draw the figures and write the report with them; return a note on each that failed."""
+    pictures, notes = draw_pictures(figures_of(examination), screen.progress)
+    for name, picture in pictures.items():
+        run.write(f"{FIGURES}/{name}.png", picture)
     files = {
         name: (run.folder / name).read_text()
         for name in (CONFIG, METRICS)
         if (run.folder / name).is_file()
     }
-    figures = {path.stem: path.read_bytes() for path in (run.folder / FIGURES).glob("*.png")}
-    path = run.folder / REPORT
-    return write_report(examination, path, files=files, pictures=figures, title=run.folder.name)
+    troubles = replace(examination, failures=(*examination.failures, *notes))
+    options = {"files": files, "pictures": pictures, "title": run.folder.name}
+    write_report(troubles, run.folder / REPORT, **options)
+    return notes
 
 
 def report_again(run: Run, screen: Screen) -> Path:
     """Examine a run once more, and draw its figures and write its report again."""
-    paths = run.settings().num_paths
-    examination = examine(run.posterior(), run.test(), num_paths=paths, say=screen.say)
+    examination = examine(run.posterior(), run.test(), say=screen.say)
     write_pages(run, examination, screen)
     return run.folder / REPORT
 
@@ -241,7 +215,7 @@ def forecast_run(
     screen: Screen,
     inputs: str | Path | None = None,
     horizon: int | None = None,
-    num_paths: int | None = None,
+    num_paths: int = 1000,
     seed: int | None = None,
 ) -> Forecast:
     """Forecast the rows after the training data of a run.
@@ -254,8 +228,10 @@ def forecast_run(
         Where to say how inputs were matched.
     inputs
         A file with the inputs of these rows; None for those of the rows held out.
-    horizon, num_paths, seed
-        As in `Posterior.forecast`; None for those of the run.
+    horizon, num_paths
+        As in `Posterior.forecast`.
+    seed
+        The same; None for that of the run.
     """
     settings = run.settings()
     posterior = run.posterior()
@@ -270,7 +246,7 @@ def forecast_run(
             f"the model has inputs ({names}): give a file with their values ahead, --inputs FILE"
         )
     seed = settings.runtime.seed if seed is None else seed
-    return forecast_rows(posterior, u, horizon, num_paths or settings.num_paths, seed)
+    return forecast_rows(posterior, u, horizon, num_paths, seed)
 
 
 def inputs_ahead(

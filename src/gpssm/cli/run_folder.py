@@ -14,9 +14,8 @@
 
     method           the method's name
     state_dim, num_chains, num_draws
-    horizons         {"30": 30, "full": 148}: steps of each judgement; empty without test rows
-    scores           {"30": {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}, "full": ...}
-    by_output        {"30": {"ffvd": {"level": {"rmse": ..., ...}}}}: the same of each output
+    scores           {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}: of one simulation of
+                     the test rows; empty without any
     units            {"level": "m"}, of those signals that have one
     test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "step": 10,
@@ -44,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import hold, make_folder, write_atomically
-from gpssm.core.text import check_path, from_csv, read_csv, to_csv, to_json
+from gpssm.core.text import check_path, from_csv, read_csv, to_csv
 from gpssm.data.series import Series
 from gpssm.evaluation.load import load
 from gpssm.inference.checkpoint import CARRY
@@ -81,8 +80,7 @@ class Run:
         run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
-                f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes a "
-                f"run{_beside(run.folder)}"
+                f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes one"
             )
         if not (run.folder / POSTERIOR).is_file():
             raise FileNotFoundError(
@@ -251,10 +249,6 @@ class Run:
         timed = series.clock is not None and series.clock.name is not None
         return self.write(name, to_csv(series.to_dataframe(), index=timed))
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a file of JSON, with null for what is not a number."""
-        return self.write(name, to_json(content) + "\n")
-
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """Scores of runs that were judged on the same rows, baselines once.
@@ -262,8 +256,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     Returns
     -------
     dict
-        `horizons`, `units`, `scores`, `by_output` and `rolling` as in `metrics.json`, with folders
-        in place of the runs' own methods.
+        `test`, `units`, `scores` and `rolling` as in `metrics.json`, with folders in place of the
+        runs' own methods.
     """
     metrics = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
@@ -293,14 +287,13 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
                     merged.setdefault(name, scores)
         return merged
 
-    merged: dict[str, Any] = {"horizons": first["horizons"], "units": first["units"]}
-    for part in ("scores", "by_output"):
-        merged[part] = {
-            label: merge(lambda figures, part=part, label=label: figures[part][label])
-            for label in first[part]
-        }
-    methods = merge(lambda figures: figures["rolling"]["methods"])
-    return merged | {"rolling": first["rolling"] | {"methods": methods}}
+    return {
+        "test": first["test"],
+        "units": first["units"],
+        "scores": merge(lambda figures: figures["scores"]),
+        "rolling": first["rolling"]
+        | {"methods": merge(lambda figures: figures["rolling"]["methods"])},
+    }
 
 
 def _unwritable(folder: Path, error: OSError) -> OSError:
@@ -314,10 +307,3 @@ def _is_run(folder: Path) -> bool:
     """Whether there is a configuration of ours: other programs have files of that name too."""
     path = folder / CONFIG
     return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(HEAD)
-
-
-def _beside(folder: Path) -> str:
-    """The runs that lie beside a folder, as the end of a sentence."""
-    near = folder.parent if folder.parent.is_dir() else Path("runs")
-    runs = sorted(path.parent for path in near.glob(f"*/{CONFIG}"))[:5]
-    return f"; there are {', '.join(map(str, runs))}" if runs else ""

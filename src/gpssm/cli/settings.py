@@ -3,7 +3,6 @@
     [data]       files, outputs, inputs, train, options of `gpssm.read`, the files' SHA-256
     [fit]        method, and settings of `gpssm.fit` by name
     [method]     the method's own settings: num_warmup, num_draws, thin, learning_rate, ...
-    [forecast]   num_paths, levels
     [versions]   the software that the run was made with
 
 A file may leave out all of it but files and outputs; `Settings.to_toml` writes all of it.
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 import gpssm
-from gpssm.core.text import as_share, check_path, count
+from gpssm.core.text import check_path, count
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 from gpssm.data.times import DATE
@@ -40,11 +39,7 @@ from gpssm.model.likelihoods import LIKELIHOODS
 
 ALL = "all"
 HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
-TABLES = ("data", "fit", "method", "forecast", "versions")
 READER = tuple(inspect.signature(read).parameters)[3:]  # after path, outputs and inputs
-FAR = 20.0  # times the range of the middle 90 % of the values, from which a value is warned of
-# What a file of text cannot hold; the method has a table of its own.
-OBJECTS = ("method", "physics", "prior", "prior_strength")
 
 
 class RunData(NamedTuple):
@@ -70,8 +65,6 @@ class Settings:
         Options of `gpssm.read`; `time` is "none" to ignore all columns of times.
     fit
         The method and settings of `gpssm.fit` and of the method, by name.
-    num_paths, levels
-        Paths of forecasts, and levels of their intervals.
     hashes, versions
         Of the files and the software, if the run has been done.
     """
@@ -82,8 +75,6 @@ class Settings:
     train: int | float | str = ALL
     reader: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] = field(default_factory=dict)
-    num_paths: int = 1000
-    levels: tuple[float, ...] = (0.5, 0.9)
     hashes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -92,14 +83,13 @@ class Settings:
             if not names:
                 raise ValueError(f"no {what} were given: name at least one")
         check_train(self.train)
-        _check_names("[data]", "setting", self.reader, READER)
-        object.__setattr__(self, "levels", tuple(map(as_share, self.levels)))
+        check_names("[data]", "setting", self.reader, READER)
         spec, _ = self._parsed
         if isinstance(spec.kernel, str):
             parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
-            _check_names("gpssm", "kernel", parts, KERNELS)
+            check_names("gpssm", "kernel", parts, KERNELS)
         if isinstance(spec.likelihood, str):
-            _check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
+            check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
 
     @cached_property
     def _parsed(self) -> tuple[Spec, Runtime]:
@@ -154,7 +144,7 @@ class Settings:
         return dataclasses.replace(
             self,
             files=tuple(map(str, paths)),
-            hashes=tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths),
+            hashes=tuple(map(_sha256, paths)),
             versions=current_versions(),
         )
 
@@ -164,12 +154,13 @@ class Settings:
         method = spec["method"]
         runtime = {"num_chains": self.runtime.num_chains, "keep_states": self.runtime.keep_states}
         columns = {"files": self.files, "outputs": self.outputs, "inputs": self.inputs}
+        # The method has a table of its own, and the others are objects.
+        others = ("method", "physics", "prior", "prior_strength")
         tables = {
             "data": columns | {"train": self.train, **self.reader, "sha256": self.hashes},
             "fit": {"method": method.pop("name"), "seed": self.runtime.seed, **runtime}
-            | {name: value for name, value in spec.items() if name not in OBJECTS},
+            | {name: value for name, value in spec.items() if name not in others},
             "method": method,
-            "forecast": {"num_paths": self.num_paths, "levels": self.levels},
             "versions": self.versions,
         }
         return {
@@ -195,10 +186,9 @@ class Settings:
             for name, old in self.versions.items()
             if versions.get(name, old) != old
         ]
-        for path, old in zip(self.files, self.hashes, strict=False):
-            if Path(path).is_file() and hashlib.sha256(Path(path).read_bytes()).hexdigest() != old:
-                changed.append(f"contents of {path}")
-        return changed
+        pairs = zip(map(Path, self.files), self.hashes, strict=False)
+        files = [path for path, old in pairs if path.is_file() and _sha256(path) != old]
+        return changed + [f"contents of {path}" for path in files]
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
@@ -214,9 +204,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    _check_names(str(path), "table", tables, TABLES)
+    check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
     data = dict(tables.get("data", {}))
-    _check_names(
+    check_names(
         "[data]", "setting", data, ("files", "outputs", "inputs", "train", "sha256", *READER)
     )
     fields: dict[str, Any] = {
@@ -228,17 +218,19 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         train = data.pop("train")
         fields["train"] = str(train) if isinstance(train, datetime.date) else train
     fields["hashes"] = tuple(data.pop("sha256", ()))
-    forecast = tables.get("forecast", {})
-    _check_names("[forecast]", "setting", forecast, ("num_paths", "levels"))
-    fields |= forecast | {"versions": tables.get("versions", {}), "reader": data}
+    fields |= {"versions": tables.get("versions", {}), "reader": data}
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
         name = fit.get("method", "auto")
-        _check_names("gpssm", "method", [name], METHODS)
+        check_names("gpssm", "method", [name], METHODS)
         names = [item.name for item in dataclasses.fields(METHODS[name])]
-        _check_names(f"[method] of {name}", "setting", numbers, names)
+        check_names(f"[method] of {name}", "setting", numbers, names)
         fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
     return fields | {"fit": fit}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def check_train(train: int | float | str) -> None:
@@ -269,7 +261,8 @@ def _warn_of_marks(rows: Series) -> None:
     ):
         present = values[np.isfinite(values)]
         low, middle, high = np.quantile(present, [0.05, 0.5, 0.95]) if present.size else (0, 0, 0)
-        far = present[np.abs(present - middle) > FAR * max(high - low, 1e-300)]
+        # Far is 20 times the range of the middle 90 % of the values.
+        far = present[np.abs(present - middle) > 20 * max(high - low, 1e-300)]
         marks, counts = np.unique(far, return_counts=True)
         if high > low and len(marks):
             mark = marks[np.argmax(counts)]
@@ -281,7 +274,8 @@ def _warn_of_marks(rows: Series) -> None:
             )
 
 
-def _check_names(where: str, what: str, names: Any, choices: Any) -> None:
+def check_names(where: str, what: str, names: Any, choices: Any) -> None:
+    """Refuse names that are not among the choices, with the nearest that is."""
     for name in names:
         if name not in choices:
             raise ValueError(

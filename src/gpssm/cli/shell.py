@@ -1,6 +1,6 @@
 """What all commands share: three options, how answers are shown, and how errors end.
 
-A command is a function of a `Screen` and its own options that returns an `Answer`. `register` adds
+A command is a function of a `Screen` and its own options that returns an `Answer`. `command` adds
 --json, --quiet and --debug to it, shows the answer, and turns errors into one paragraph and an exit
 code: 1 where something failed, 2 where the command was used wrongly, 130 where it was stopped by
 Ctrl-C or SIGTERM. Nothing heavy is imported here: `gpssm --help` is quick.
@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gpssm.core.text import check_path, in_line, printable, to_json
 
-FAILED, MISUSED, STOPPED = 1, 2, 130
+STOPPED = 130  # exit code
 LONGEST = 1600  # characters of an error
 OPTIONS = {
     "as_json": Annotated[
@@ -76,24 +76,9 @@ def console(error: bool = False) -> Console:
     return Console(stderr=error, markup=False, emoji=False, highlight=False)
 
 
-def register(
-    app: typer.Typer, name: str | None = None, **settings: Any
-) -> Callable[[Callable[..., Answer]], Any]:
+def command(function: Callable[..., Answer]) -> Callable[..., None]:
     """Make a command of a function of a screen and options."""
 
-    def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
-        app.command(name, **settings)(_with_options(function))
-        return function
-
-    return add
-
-
-def register_group(app: typer.Typer, function: Callable[..., Answer]) -> None:
-    """Make a function what a group does where options are given and none of its commands."""
-    app.callback(invoke_without_command=True)(_with_options(function))
-
-
-def _with_options(function: Callable[..., Answer]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(
         *, context: typer.Context, as_json: bool, quiet: bool, debug: bool, **options: Any
@@ -130,8 +115,8 @@ def _refuse_lost_options(context: typer.Context) -> None:
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source and source.name == "COMMANDLINE":
-            command = context.invoked_subcommand
-            raise Misuse(f"{option.opts[0]} is no option of {command!r}, or belongs after it")
+            name = context.invoked_subcommand
+            raise Misuse(f"{option.opts[0]} is no option of {name!r}, or belongs after it")
 
 
 @contextmanager
@@ -143,7 +128,7 @@ def ending(debug: bool = False) -> Iterator[None]:
         raise
     except Misuse as error:
         complain(str(error))
-        raise typer.Exit(MISUSED) from None
+        raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
         complain(str(stop) or "Stopped.")
         raise typer.Exit(STOPPED) from None
@@ -151,7 +136,7 @@ def ending(debug: bool = False) -> Iterator[None]:
         if debug:
             raise
         complain(_message(error))
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(1) from None
 
 
 def complain(message: str) -> None:

@@ -46,7 +46,13 @@ def closing_lines(run: "Run") -> list[RenderableType]:
     seconds = {names.get(name, name): value for name, value in metrics["seconds"].items()}
     times = ", ".join(f"{name} {value:.{int(value < 10)}f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
-    facts = metrics["summary"]["facts"]
+    summary = metrics["summary"]
+    if summary["leading"]:
+        members = [
+            f"{row['member']} {row['weight']:.0%}" for row in summary["members"] if row["weight"]
+        ]
+        shown.append(f"Mixture:   {in_line(', '.join(members))}")
+    facts = summary["facts"]
     if any(facts["delay"]):
         from gpssm.data.delays import name_controls
 
@@ -119,8 +125,8 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
         heads["ncrps"] = "CRPS / spread of the output"
         tables.append(score_table("All outputs", scores, ["ncrps"], heads))
     columns = ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS
-    title = f"On one simulation of all {metrics['horizons']['full']} held-out rows:\n"
-    return [*tables, title, score_table("", metrics["scores"]["full"], columns, HEADS), LEGEND]
+    title = f"On one simulation of all {metrics['test']['rows']} held-out rows:\n"
+    return [*tables, title, score_table("", metrics["scores"], columns, HEADS), LEGEND]
 
 
 def score_table(
@@ -146,8 +152,3 @@ def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
     inner = [name for k, name in enumerate(limits) if 0 < k % number < number - 1]
     tables = forecast_tables(frame.drop(columns=inner), test)
     return [table.shortened(STEPS) for table in tables]
-
-
-def list_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table of two columns of text."""
-    return Table(columns, rows, title, words=2)

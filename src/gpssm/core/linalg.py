@@ -242,35 +242,47 @@ def _product_moments_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) 
     return values, (half + half.mT, cross_dot)
 
 
-@jax.custom_jvp
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def log_gaussian_integral(
-    precision: Float[Array, "*batch n n"], linear: Float[Array, "*batch n"]
+    precision: Float[Array, "*batch n n"], linear: Float[Array, "*batch n"], sign: float = 1.0
 ) -> Float[Array, "*batch"]:
-    """Return log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv = −½ log det P + ½ bᵀP⁻¹b."""
-    return _log_gaussian_integral(precision, linear)[0]
+    """Return −½ log det P + ½ s bᵀP⁻¹b.
+
+    For s = 1 it is log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv, for s = −1 log N(b; 0, P) but for
+    a constant.
+
+    Parameters
+    ----------
+    precision, linear, sign
+        P, b and s.
+    """
+    return _log_gaussian_integral(precision, linear, sign)[0]
 
 
-def _log_gaussian_integral(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
+def _log_gaussian_integral(
+    precision: Array, linear: Array, sign: float
+) -> tuple[Array, Array, Array]:
     """Return the value, L⁻¹ and L⁻¹b for P = LLᵀ."""
     inverse = inverse_root(precision)
     whitened = jnp.matmul(inverse, linear[..., None])[..., 0]
     half_log_det = -jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
-    return 0.5 * jnp.sum(whitened**2, -1) - half_log_det, inverse, whitened
+    return 0.5 * sign * jnp.sum(whitened**2, -1) - half_log_det, inverse, whitened
 
 
 @log_gaussian_integral.defjvp
 def _log_gaussian_integral_jvp(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+    sign: float, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Use ∂/∂b = P⁻¹b = μ and ∂/∂P = −½(P⁻¹ + μμᵀ).
+    """Use ∂/∂b = s P⁻¹b = s μ and ∂/∂P = −½(P⁻¹ + s μμᵀ).
 
     It takes a third of the time of differentiating the factorisation.
     """
-    value, inverse, whitened = _log_gaussian_integral(*primals)
+    value, inverse, whitened = _log_gaussian_integral(*primals, sign)
     mean = jnp.matmul(inverse.mT, whitened[..., None])
-    slope = -0.5 * (jnp.matmul(inverse.mT, inverse) + jnp.matmul(mean, mean.mT))
+    slope = -0.5 * (jnp.matmul(inverse.mT, inverse) + sign * jnp.matmul(mean, mean.mT))
     precision_dot, linear_dot = tangents
-    return value, jnp.sum(slope * precision_dot, (-2, -1)) + jnp.sum(mean[..., 0] * linear_dot, -1)
+    along = sign * jnp.sum(mean[..., 0] * linear_dot, -1)
+    return value, jnp.sum(slope * precision_dot, (-2, -1)) + along
 
 
 class BlockTridiagonal(NamedTuple):

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from gpssm.core.runtime import THREADS
 from gpssm.core.text import check_installed, check_whole
 
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
-
 Work = Callable[[Any], Any]
 Arrival = tuple[int, Any]  # the number of a task, and its result or its exception
 
@@ -127,7 +125,9 @@ def _environment() -> Iterator[None]:
     wanted = {
         THREADS: "1",
         "NPROC": "1",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip(),
+        "XLA_FLAGS": " ".join(
+            [os.environ.get("XLA_FLAGS", ""), "--xla_cpu_multi_thread_eigen=false"]
+        ).strip(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
     before = {name: os.environ.get(name) for name in wanted}

@@ -32,18 +32,19 @@ from gpssm.core.forks import check_threads
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
 
 CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
-SHORTEST = 0.05  # seconds of compilation that are worth a file
 # Short vectors compile in nine tenths of the time of long ones, and run up to 3 % longer; XLA's old
 # way to write fused loops compiles in half the time of the new one, and they run no slower. From
 # JAX 0.11 on there is only the new one.
-OPTIONS: dict[str, Any] = {"xla_cpu_prefer_vector_width": 128}
-OPTIONS |= {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
-# On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest, and
-# these are too small for it to matter.
-OPTIONS |= {"xla_gpu_autotune_level": 0}
-# Products are too small to be shared out among threads: on two cores a fit takes a tenth less
-# without.
-OPTIONS |= {"xla_cpu_multi_thread_eigen": False}
+OPTIONS: dict[str, Any] = {
+    "xla_cpu_prefer_vector_width": 128,
+    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),
+    # On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest,
+    # and these are too small for it to matter.
+    "xla_gpu_autotune_level": 0,
+    # Products are too small to be shared out among threads: on two cores a fit takes a tenth less
+    # without.
+    "xla_cpu_multi_thread_eigen": False,
+}
 # Share of the system's memory maps that may be in use. Of the usual 65530 a quarter goes with some
 # two gigabytes of programs.
 MAPS = 0.25
@@ -116,7 +117,8 @@ def keep_programs() -> None:
     kind = hashlib.sha256(features.encode()).hexdigest()[:8]
     folder = Path(cache) / f"jax-{jax.__version__}-{kind}"
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    # A twentieth of a second of compilation is worth a file.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 def release_programs() -> None:

@@ -248,11 +248,6 @@ RECORDS: dict[str, tuple[str | int, int]] = {
 }
 
 
-def names() -> tuple[str, ...]:
-    """Names that `load` knows."""
-    return tuple(REGISTRY)
-
-
 def load(name: str) -> Series:
     """Load a benchmark series; `series.split(0.5)` gives the usual training and test halves.
 

@@ -5,16 +5,14 @@ every sum over transitions it has weight 0, and a sampler leaves it where it is.
 the other states has the same law as without padding.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from gpssm.data.series import Series, bare
+from gpssm.data.series import Series, bare, register_leaves
 
 LEAST = 4  # rows between two lengths, at least
 PARTS = 8  # lengths from a power of two to the next
@@ -73,14 +71,4 @@ def num_moves(series: Sequence[Series]) -> int | Int[Array, ""]:
     return sum(jnp.sum(x.real) if isinstance(x, Padded) else len(x) for x in series)
 
 
-def _flatten(series: Padded) -> tuple[tuple[tuple[Any, Any], ...], None]:
-    names = ("y", "u", "real")
-    return tuple((jax.tree_util.GetAttrKey(name), getattr(series, name)) for name in names), None
-
-
-def _unflatten(_: None, leaves: Iterable[Any]) -> Padded:
-    y, u, real = leaves
-    return bare(Padded, y, u, real=real)
-
-
-jax.tree_util.register_pytree_with_keys(Padded, _flatten, _unflatten)
+register_leaves(Padded, "y", "u", "real")

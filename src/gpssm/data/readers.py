@@ -1,7 +1,7 @@
 """From a table on disk to a Series: text, Excel, MATLAB, NumPy and Parquet files.
 
-A reader is a function of path and `Options` that returns a `RawTable`; `READERS` has the reader of
-each suffix.
+A reader is a function of path and `Options` that returns columns and their units; `READERS` has the
+reader of each suffix.
 """
 
 import csv
@@ -19,17 +19,17 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
-from gpssm.data.grid import Controls
+from gpssm.data.clock import Controls
 from gpssm.data.iddata import read_iddata
 from gpssm.data.series import Series
 from gpssm.data.times import DATE, TIME_OF_DAY
 
 Column = str | int
 Columns = list[tuple[str, Any]]  # name and values of every column, in the order of the file
+RawTable = tuple[Columns, Sequence[str]]  # and the units that a file has for them ("" where none)
 
 WHITESPACE = r"\s+"
 COMMENTS = ("#", "%")  # that lines before the data may begin with
-MOST_COLUMNS = 20_000  # a file with more was written the wrong way round
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 MARKS = MISSING | {
     "-",
@@ -50,13 +50,6 @@ class Options(NamedTuple):
     skip: int = 0
     thousands: str | None = None
     sheet: Column | None = None
-
-
-class RawTable(NamedTuple):
-    """The columns of a file, and the units that it has for them ("" where none)."""
-
-    columns: Columns
-    units: Sequence[str] = ()
 
 
 def read(
@@ -126,8 +119,13 @@ def read(
         _check_file(path)
         return read_iddata(path, name=name, dt=dt, units=units)
     check_whole("skip", skip, 0)
-    table = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
-    columns = _named(table.columns)
+    raw, below = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
+    number_of = Counter(label for label, _ in raw)
+    # Columns of the same name, or of none, are told apart by their number.
+    columns = [
+        (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
+        for number, (label, values) in enumerate(raw)
+    ]
     chosen = [[_index(columns, column, path) for column in _listed(c)] for c in (outputs, inputs)]
     if not (time is None or (isinstance(time, str) and time == "auto")):
         time = [columns[_index(columns, column, path)][0] for column in _listed(time)]
@@ -137,10 +135,10 @@ def read(
             raise ValueError(f"outputs needs at least one column of {labels}")
         frame = _frame(columns, chosen[0] + chosen[1])
         y, u = ([columns[number][0] for number in numbers] for numbers in chosen)
-        below = {columns[number][0]: unit for number, unit in enumerate(table.units) if unit}
-        below = {label: below[label] for label in (*y, *u) if label in below}
-        if below and isinstance(units, Mapping | None):
-            units = below | dict(units or {})
+        noted = {columns[number][0]: unit for number, unit in enumerate(below) if unit}
+        noted = {label: noted[label] for label in (*y, *u) if label in noted}
+        if noted and isinstance(units, Mapping | None):
+            units = noted | dict(units or {})
         settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
         settings |= {"time": time, "regrid": regrid, "controls": controls}
         return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)
@@ -171,15 +169,6 @@ def _load(path: Path, options: Options) -> RawTable:
             "It may be damaged, cut short, or of another format; if other lines come first, pass "
             "skip, their number"
         ) from error
-
-
-def _named(columns: Columns) -> Columns:
-    """Columns with those of the same name, or of none, told apart by their number."""
-    number_of = Counter(label for label, _ in columns)
-    return [
-        (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
-        for number, (label, values) in enumerate(columns)
-    ]
 
 
 def _listed(columns: Any) -> list[Column]:
@@ -233,16 +222,6 @@ def _frame(columns: Columns, chosen: list[int]) -> Any:
     return pandas.DataFrame({name: cells for name, cells in columns if np.shape(cells) == rows})
 
 
-class Layout(NamedTuple):
-    """How a text file is laid out; `names` and `units` are empty without, `start` is a line."""
-
-    separator: str
-    decimal: str
-    names: list[str]
-    units: list[str]
-    start: int
-
-
 def _read_text(path: Path, options: Options, default_separator: str) -> RawTable:
     """Table of a text file in the encoding that it is in."""
     with path.open("rb") as file:
@@ -270,23 +249,23 @@ def _read_text(path: Path, options: Options, default_separator: str) -> RawTable
 
 def _parse(path: Path, options: Options, default_separator: str, encoding: str) -> RawTable:
     """Table of a text file; the names of columns without a header are empty."""
-    layout = _layout(path, options, default_separator, encoding)
+    separator, decimal, names, units, start = _layout(path, options, default_separator, encoding)
     frame = read_csv(
         path,
-        sep=layout.separator,
-        decimal=layout.decimal,
+        sep=separator,
+        decimal=decimal,
         thousands=options.thousands,
         na_values=[str(mark) for mark in options.na],
         header=None,
-        skiprows=layout.start,
+        skiprows=start,
         skipinitialspace=True,
         encoding=encoding,
         low_memory=False,
     )
     # A delimiter at the end of every line makes a last column with neither a name nor a value.
     filled = np.flatnonzero(frame.notna().any())
-    frame = frame.iloc[:, : max(len(layout.names) or 1, *(filled[-1:] + 1))]
-    names = layout.names or [""] * frame.shape[1]
+    frame = frame.iloc[:, : max(len(names) or 1, *(filled[-1:] + 1))]
+    names = names or [""] * frame.shape[1]
     if len(names) != frame.shape[1]:
         raise ValueError(
             f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells. If "
@@ -295,15 +274,27 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
     if frame.iloc[:, -1].isna().any():
         # pandas fills up with missing values a line that has fewer cells than the others.
         with path.open(encoding=encoding, newline="") as file:
-            rows = _cells(islice(file, layout.start, None), layout.separator)
-            for number, cells in enumerate(rows, start=layout.start + 1):
+            rows = _cells(islice(file, start, None), separator)
+            for number, cells in enumerate(rows, start=start + 1):
                 if any(cells) and len(cells) < frame.shape[1]:
                     raise ValueError(f"line {number} has {len(cells)} of {frame.shape[1]} cells")
-    return RawTable([(label, frame[number]) for number, label in enumerate(names)], layout.units)
+    return [(label, frame[number]) for number, label in enumerate(names)], units
 
 
-def _layout(path: Path, options: Options, default_separator: str, encoding: str) -> Layout:
-    """Layout as the first lines show it; without a tab, semicolon or comma the default holds."""
+def _layout(
+    path: Path, options: Options, default_separator: str, encoding: str
+) -> tuple[str, str, list[str], list[str], int]:
+    """How the file is laid out, as its first lines show it.
+
+    Returns
+    -------
+    separator, decimal
+        The marks between cells (without a tab, semicolon or comma the default) and in numbers.
+    names, units
+        Of the columns, empty without.
+    start
+        The line that the data begin with.
+    """
     with path.open(encoding=encoding, newline="") as file:
         written = (
             (number, line)
@@ -321,7 +312,7 @@ def _layout(path: Path, options: Options, default_separator: str, encoding: str)
     commas = separator == ";" and any("," in line for _, line in lines[1:])
     decimal = "," if commas and options.thousands != "," else "."
     rows = list(_cells((line for _, line in lines), separator))
-    if len(rows[0]) > MOST_COLUMNS:
+    if len(rows[0]) > 20_000:
         raise ValueError(
             f"it has {len(rows[0])} columns, but a row is a time step: write it the other way round"
         )
@@ -336,16 +327,16 @@ def _layout(path: Path, options: Options, default_separator: str, encoding: str)
         if any(map(_is_doubtful, names)):
             _doubt(path, first, f"was taken for the header, {_shown(names)}. Where it holds data")
         start = lines[above + 1][0] if units else first[0]
-        return Layout(separator, decimal, names, units, start + 1)
+        return separator, decimal, names, units, start + 1
     if comments:
         text = comments[0][1].strip().lstrip("".join(COMMENTS)).strip()
         names = _without_blank_end(next(_cells([text], separator)))
         if len(names) == len(_without_blank_end(rows[above])) and all(map(_is_text, names)):
             _doubt(path, comments[0], f"was taken for the header, {_shown(names)}. If it is none")
-            return Layout(separator, decimal, names, [], first[0])
+            return separator, decimal, names, [], first[0]
         message = "and lines like it above were taken for comments. If they are none"
         _doubt(path, comments[0], message)
-    return Layout(separator, decimal, [], [], first[0] if above or comments else options.skip)
+    return separator, decimal, [], [], first[0] if above or comments else options.skip
 
 
 def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list[str]]:
@@ -366,7 +357,8 @@ def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list
     if (
         len(below) == 2
         and len(second) <= len(names)
-        and all(_is_text(cell) and not _is_moment(cell) for cell in filled)
+        and not any(DATE.match(cell) or TIME_OF_DAY.match(cell) for cell in filled)
+        and all(map(_is_text, filled))
         and any(cell.lower() not in marks for cell in filled)
         and any(a and b and not _is_text(b) for a, b in zip(second, below[1], strict=False))
     ):
@@ -425,10 +417,6 @@ def _is_text(cell: str) -> bool:
     return False
 
 
-def _is_moment(cell: str) -> bool:
-    return bool(DATE.match(cell) or TIME_OF_DAY.match(cell))
-
-
 def _read_excel(path: Path, options: Options) -> RawTable:
     check_installed("reading an Excel file", "openpyxl", "excel")
     import pandas
@@ -456,27 +444,19 @@ def _read_excel(path: Path, options: Options) -> RawTable:
         (label, _without_marks(body.iloc[:, number].infer_objects(), options))
         for number, label in enumerate(labels)
     ]
-    return RawTable(columns, units)
+    return columns, units
 
 
-def _read_mat(path: Path, options: Options) -> RawTable:
-    from scipy.io import loadmat
-
-    arrays = {name: array for name, array in loadmat(path).items() if name[:2] != "__"}
-    return _of_arrays(arrays, options)
-
-
-def _read_npz(path: Path, options: Options) -> RawTable:
-    return _of_arrays(read_npz(path), options)
-
-
-def _of_arrays(arrays: Mapping[str, Any], options: Options) -> RawTable:
+def _read_arrays(path: Path, options: Options) -> RawTable:
     """Columns of the vectors and matrices of numbers; a row vector counts as a column.
 
     A matrix that is wider than high stays whole: which way time runs in it is asked when it is
     chosen.
     """
+    from scipy.io import loadmat
+
     table: Columns = []
+    arrays = read_npz(path) if path.suffix.lower() == ".npz" else loadmat(path)
     for name, array in arrays.items():
         if not (isinstance(array, np.ndarray) and array.dtype.kind in "biuf"):
             continue
@@ -491,7 +471,7 @@ def _of_arrays(arrays: Mapping[str, Any], options: Options) -> RawTable:
                 (f"{name}{number}", _without_marks(column, options))
                 for number, column in enumerate(array.T)
             ]
-    return RawTable(table)
+    return table, ()
 
 
 def _read_parquet(path: Path, options: Options) -> RawTable:
@@ -500,12 +480,11 @@ def _read_parquet(path: Path, options: Options) -> RawTable:
     frame = pandas.read_parquet(path)
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index()
-    return RawTable(
-        [
-            (str(label), _without_marks(frame.iloc[:, number], options))
-            for number, label in enumerate(frame.columns)
-        ]
-    )
+    columns = [
+        (str(label), _without_marks(frame.iloc[:, number], options))
+        for number, label in enumerate(frame.columns)
+    ]
+    return columns, ()
 
 
 def _without_marks(values: Any, options: Options) -> Any:
@@ -527,7 +506,7 @@ READERS: dict[str, Callable[[Path, Options], RawTable]] = {
     ".dat": partial(_read_text, default_separator=WHITESPACE),
     ".txt": partial(_read_text, default_separator=WHITESPACE),
     ".xlsx": _read_excel,
-    ".mat": _read_mat,
-    ".npz": _read_npz,
+    ".mat": _read_arrays,
+    ".npz": _read_arrays,
     ".parquet": _read_parquet,
 }

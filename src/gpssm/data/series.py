@@ -6,7 +6,7 @@ each. NaN in y means missing, any entry; an input is always known.
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +16,8 @@ from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.text import as_tuple, is_real, is_whole
-from gpssm.data.clock import Clock, clock_of
+from gpssm.data.clock import Clock, Controls, clock_of, on_grid
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
-from gpssm.data.grid import Controls, on_grid
 from gpssm.data.times import is_time, is_time_of_day, join_date_and_time, localised
 
 if TYPE_CHECKING:
@@ -194,26 +193,9 @@ class Series:
         y, u = table[list(outputs)], table[list(inputs)]
         if not regrid:
             return cls(y, u, time=times, **settings)
-        return cls.on_grid(times, y, u, regrid=regrid, controls=controls, **settings)
-
-    @classmethod
-    def on_grid(
-        cls,
-        time: Any,
-        y: Any,
-        u: Any = None,
-        *,
-        regrid: bool | float | str = True,
-        controls: Controls = "hold",
-        **settings: Any,
-    ) -> "Series":
-        """From rows at irregular times, put on a grid as `from_dataframe(regrid=True)` says."""
-        y, outputs = to_columns(y, settings.pop("outputs", None), "y")
-        u = np.zeros((len(y), 0)) if u is None else u
-        u, inputs = to_columns(u, settings.pop("inputs", None), "u")
-        step = None if regrid is True else regrid
-        clock, y, u = on_grid(time, y, u, step=step, controls=controls)
-        return cls(y, u, outputs=outputs, inputs=inputs, clock=clock, **settings)
+        columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
+        clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, controls)
+        return cls(y, u, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without."""
@@ -241,11 +223,11 @@ class Series:
             }
         )
 
-    def plot(self, train: Any = None, test: Any = None) -> Any:
+    def plot(self, train: Any = None) -> Any:
         """Plot outputs and inputs over time; see `gpssm.plots.plot_series`."""
         from gpssm.plots.forecasts import plot_series
 
-        return plot_series(self, train, test)
+        return plot_series(self, train)
 
     def __len__(self) -> int:
         return self.y.shape[0]
@@ -344,10 +326,13 @@ class Series:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Series):
             return NotImplemented
-        same_values = np.array_equal(self.y, other.y, equal_nan=True) and np.array_equal(
-            self.u, other.u
+        names = ("name", "axis", "outputs", "inputs", "window")
+        return (
+            np.array_equal(self.y, other.y, equal_nan=True)
+            and np.array_equal(self.u, other.u)
+            and all(getattr(self, name) == getattr(other, name) for name in names)
+            and dict(self.units) == dict(other.units)
         )
-        return same_values and _metadata(self) == _metadata(other)
 
     def __repr__(self) -> str:
         facts = [] if self.name is None else [repr(self.name)]
@@ -586,33 +571,10 @@ def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return {str(name): str(unit) for name, unit in units.items()}
 
 
-def _metadata(series: Series) -> tuple[Any, ...]:
-    return (
-        series.name,
-        series.axis,
-        series.outputs,
-        series.inputs,
-        series.window,
-        dict(series.units),
-    )
-
-
 def _set(series: Series, **fields: Any) -> None:
     """Set the fields of a frozen series, while it is being made."""
     for key, value in fields.items():
         object.__setattr__(series, key, value)
-
-
-def _flatten(series: Series) -> tuple[tuple[tuple[Any, Any], ...], None]:
-    return (
-        (jax.tree_util.GetAttrKey("y"), series.y),
-        (jax.tree_util.GetAttrKey("u"), series.u),
-    ), None
-
-
-def _unflatten(_: None, leaves: Iterable[Any]) -> Series:
-    y, u = leaves
-    return bare(Series, y, u)
 
 
 def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
@@ -623,4 +585,14 @@ def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
     return series
 
 
-jax.tree_util.register_pytree_with_keys(Series, _flatten, _unflatten)
+def register_leaves(kind: type[S], *names: str) -> None:
+    """Make a kind of series a pytree for JAX, of leaves by these names."""
+    keys = tuple(map(jax.tree_util.GetAttrKey, names))
+    jax.tree_util.register_pytree_with_keys(
+        kind,
+        lambda series: (tuple((key, getattr(series, key.name)) for key in keys), None),
+        lambda _, leaves: bare(kind, **dict(zip(names, leaves, strict=True))),
+    )
+
+
+register_leaves(Series, "y", "u")

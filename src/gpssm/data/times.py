@@ -30,8 +30,6 @@ TIME = re.compile(
 )
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{8}T")
 TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}")
-OFFSET = r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$"  # from UTC, at the end of a date
-NUMBERS = r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}\b"  # of a date that begins with day or month
 
 
 @dataclass(frozen=True)
@@ -118,14 +116,12 @@ class Times:
                 frequency = pandas.infer_freq(wall)
             names = [] if frequency is None else [getattr(frequency, "freqstr", frequency)]
         first, second = wall[:2].to_numpy().astype("datetime64[D]")
-        names += [f"{max(np.busday_count(first, second), 1)}B"] if self._on_business_days() else []
+        if len(wall) > 2 and (wall.day_of_week < 5).all():
+            names.append(f"{max(np.busday_count(first, second), 1)}B")
         step = int(np.median(np.diff(wall.asi8)))
         unit, letter = (DAY, "D") if step % DAY == 0 else (HOUR, "h")
         names += [f"{step // unit}{letter}"] if self.zone and step and step % unit == 0 else []
         return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
-
-    def _on_business_days(self) -> bool:
-        return len(self.index) > 2 and bool((self.index.day_of_week < 5).all())
 
     def complaint(self) -> str:
         """What is wrong with the first row that is not a step after the one before."""
@@ -274,8 +270,9 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     import pandas
 
     texts = pandas.Index(values).astype(str).str.strip()
-    # With summer and winter time in one column, offsets from UTC differ.
-    in_utc = texts.str.extract(OFFSET, expand=False).nunique() > 1
+    # With summer and winter time in one column, offsets from UTC at the end of dates differ.
+    offset = r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$"
+    in_utc = texts.str.extract(offset, expand=False).nunique() > 1
     readings = {}
     for first in _possible_orders(texts, name, dayfirst):
         try:
@@ -310,7 +307,8 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
 
 def _possible_orders(texts: "pd.Index", name: str, dayfirst: bool | None) -> list[bool]:
     """Whether the day can come first in all dates, and whether the month can."""
-    numbers = texts.str.extract(NUMBERS).to_numpy(float)
+    beginning = r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}\b"
+    numbers = texts.str.extract(beginning).to_numpy(float)
     orders = [False, True] if dayfirst is None else [bool(dayfirst)]
     if not np.isfinite(numbers).all():
         return orders[:1]

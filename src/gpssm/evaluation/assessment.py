@@ -4,19 +4,20 @@ A few draws, and the longest training series, are enough for that. Everything is
 parameters and functions have seen the rows that they are judged on.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from gpssm.core.metrics import fit_percent, rmse
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import output_spread
 from gpssm.evaluation.residuals import ROWS, Residuals, find_residuals
-from gpssm.posterior.draws import merge_chains
+from gpssm.posterior.draws import merge_chains, stored_rows
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.rollout import (
@@ -32,49 +33,51 @@ from gpssm.posterior.stack import draws_outputs
 from gpssm.posterior.validation import TRAINING
 
 LEAD = 10  # rows at the beginning of a series in which a filter settles
-POINTS = 400  # rows at which f is looked at, at most
-GAUSSIAN_90 = 1.645  # standard deviations to each side that hold 90 % of a Gaussian
-TINY = 1e-12  # of the states' variance, near one: below it there are only rounding errors
 
 
-class TrainingRuns(NamedTuple):
-    """Free runs of S draws from O rows on: moments of y given x, and whether paths were there."""
+@dataclass(frozen=True)
+class OutputSummary:
+    """One output in the user's units.
 
-    mean: Float[Array, "L S O Dy"]
-    variance: Float[Array, "L S O Dy"]
-    alive: Bool[Array, "L S O"]
+    Noises are standard deviations: `noise` of the observation, `process_noise` what the process
+    noise of one step does to the output. Errors are root mean squares on the same rows, given all
+    rows before each, and over the steps of free runs; fits are 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖), in per
+    cent. `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 %
+    of the data's; None where it does not within the steps that were run.
+    """
+
+    name: str
+    spread: float
+    noise: float
+    process_noise: float
+    one_step_error: float
+    free_run_error: float
+    half: int | None
+    most: int | None
+    one_step_fit: float = np.nan
+    free_run_fit: float = np.nan
+    unit: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, where that is known."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
-class Measured(NamedTuple):
-    """What one pass over draws and rows gives, in scaled units."""
-
-    f: Float[Array, "S N Dx"]
-    novelty: Float[Array, "S N"]
-    noise: Float[Array, " Dy"]  # mean variance of y given x
-    process: Float[Array, " Dy"]  # mean variance that the process noise of one step adds to y
-    runs: TrainingRuns
-
-
-class Assessment(NamedTuple):
-    """Figures in the user's units, one entry per output, and shares.
+@dataclass(frozen=True)
+class Assessment:
+    """Figures of the training rows, in sample.
 
     Parameters
     ----------
-    spread
-        Standard deviation of the outputs.
-    noise_std, process_std
-        Observation noise, and what the process noise of one step does to the outputs.
-    one_step, free_run
-        Root mean square errors on the same rows: each given all rows before it, and over the
-        `horizon` steps from states along the series.
+    outputs
+        Those of each output.
     horizon
         Steps of the free runs whose errors are given.
     widening
-        Standard deviation of a free run by step, in units of `spread`.
+        Standard deviation of a free run by step, in units of the outputs' spread.
     covered
-        Share of the outputs in the 90 % interval that a Gaussian would have.
-    one_step_fit, free_run_fit
-        The errors as `metrics.fit_percent` has them.
+        Share of the outputs inside the 90 % intervals of the free runs.
     nonlinear, nonlinear_change
         Shares of the variance of f(z), and of f(z) − x, at the training inputs, that the best
         linear map of z leaves.
@@ -84,16 +87,10 @@ class Assessment(NamedTuple):
         Share of free runs that left the region the model knows.
     """
 
-    spread: Float[np.ndarray, " Dy"]
-    noise_std: Float[np.ndarray, " Dy"]
-    process_std: Float[np.ndarray, " Dy"]
-    one_step: Float[np.ndarray, " Dy"]
-    free_run: Float[np.ndarray, " Dy"]
+    outputs: tuple[OutputSummary, ...]
     horizon: int
     widening: Float[np.ndarray, "L Dy"]
     covered: float
-    one_step_fit: Float[np.ndarray, " Dy"]
-    free_run_fit: Float[np.ndarray, " Dy"]
     nonlinear: float
     nonlinear_change: float
     novelty_tail: float
@@ -121,14 +118,14 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     seed
         Seed of the free runs.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     dataset = posterior.dataset
     fewer = posterior.thinned(TRAINING.num_draws)
     index = int(np.argmax([len(item) for item in dataset.scaled]))
     series = dataset.scaled[index]
     y = dataset.experiments[index].y
     states = merge_chains(fewer.draws.states[index])
-    points = np.unique(np.linspace(0, len(series) - 1, POINTS).astype(int))
+    points = np.unique(np.linspace(0, len(series) - 1, 400).astype(int))
     runs = free_run_rows(len(series))
     draws = np.arange(len(states))
     starts = states[:, runs[0]]
@@ -139,47 +136,65 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
         jnp.asarray(np.random.default_rng(seed).normal(size=(len(runs), *starts.shape))),
         training_box(fewer, draws, BOUNDS),
     )
-    measured: Measured = jax.tree.map(np.asarray, measured)
+    f, novelty, noise, process, (means, variances, alive) = jax.tree.map(np.asarray, measured)
     # Mean and variance of y over the draws whose path is still there; over all where none is.
-    alive = measured.runs.alive
     there = np.where(alive.any(1, keepdims=True), alive, True)[..., None]
-    mean = np.mean(measured.runs.mean, axis=1, where=there)
-    variance = np.var(measured.runs.mean, axis=1, where=there)
-    variance = variance + np.mean(measured.runs.variance, axis=1, where=there)
+    mean = np.mean(means, axis=1, where=there)
+    variance = np.var(means, axis=1, where=there) + np.mean(variances, axis=1, where=there)
     horizon = min(HORIZON, len(runs))
     distance = (np.abs(series.y[runs] - mean) / np.sqrt(variance))[:horizon]
     observed = ~np.isnan(distance)
     # Both kinds of errors are those of the same rows, in which a filter has settled.
     rows = runs[:horizon]
     settled = rows >= min(LEAD, len(series) // 4)
-    predicted = np.full(y.shape, np.nan)
-    # Where only the states of the last rows are stored, the series is shorter than it was.
-    whole = residuals is not None and len(residuals.predicted) == min(len(y), ROWS)
-    if not whole and draws_outputs(posterior):
-        residuals = find_residuals(posterior, index)
-    if residuals is not None and draws_outputs(posterior):
-        predicted[: len(residuals.predicted)] = residuals.predicted
+    predicted = _predicted(posterior, residuals, index)[rows][settled]
+    one_step, one_step_fit = _errors(predicted, y[rows][settled])
     simulated = dataset.decode(mean[:horizon])[settled]
-    actual = y[rows][settled]
-    one_step, one_step_fit = _errors(predicted[rows][settled], actual)
-    free_run, free_run_fit = _errors(simulated, actual)
+    free_run, free_run_fit = _errors(simulated, y[rows][settled])
     scale = np.array(dataset.scaler.output_std)
     spread = output_spread(dataset.scaled)
+    widening = np.sqrt(np.mean(variance, axis=1)) / spread
+    columns = (scale * spread, scale * np.sqrt(noise), scale * np.sqrt(process), one_step, free_run)
     return Assessment(
-        spread=scale * spread,
-        noise_std=scale * np.sqrt(measured.noise),
-        process_std=scale * np.sqrt(measured.process),
-        one_step=one_step,
-        free_run=free_run,
+        outputs=tuple(
+            OutputSummary(
+                name,
+                *(float(column[j]) for column in columns),
+                half=steps_until(widening[:, j], 0.5),
+                most=steps_until(widening[:, j], 0.9),
+                one_step_fit=float(one_step_fit[j]),
+                free_run_fit=float(free_run_fit[j]),
+                unit=dataset.units.get(name, ""),
+            )
+            for j, name in enumerate(dataset.outputs)
+        ),
         horizon=horizon,
-        widening=np.sqrt(np.mean(variance, axis=1)) / spread,
-        covered=float(np.mean(distance[observed] <= GAUSSIAN_90)) if observed.any() else np.nan,
-        one_step_fit=one_step_fit,
-        free_run_fit=free_run_fit,
-        **_nonlinearity(np.asarray(measured.f), states[:, points], series.u[points]),
-        novelty_tail=float(np.mean(measured.novelty[:, -max(len(points) // 10, 1) :])),
+        widening=widening,
+        covered=float(np.mean(distance[observed] <= 1.645)) if observed.any() else np.nan,
+        **nonlinearity(f, states[:, points], series.u[points]),
+        novelty_tail=float(np.mean(novelty[:, -max(len(points) // 10, 1) :])),
         left=float(np.mean(~alive[-1])),
     )
+
+
+def _predicted(
+    posterior: Posterior, residuals: Residuals | None, index: int
+) -> Float[np.ndarray, "T Dy"]:
+    """One-step predictions along a training series; NaN beyond the rows that residuals have."""
+    y = posterior.dataset.experiments[index].y
+    predicted = np.full(y.shape, np.nan)
+    if draws_outputs(posterior):
+        # Where only the states of the last rows are stored, the series is shorter than it was.
+        if residuals is None or len(residuals.predicted) != min(len(y), ROWS):
+            residuals = find_residuals(posterior, index)
+        predicted[: len(residuals.predicted)] = residuals.predicted
+    return predicted
+
+
+def steps_until(widening: Float[np.ndarray, " L"], share: float) -> int | None:
+    """The step at which a free run is as uncertain as a share of the spread; None if none is."""
+    reached = np.flatnonzero(widening >= share)
+    return int(reached[0]) + 1 if len(reached) else None
 
 
 def _run(
@@ -188,18 +203,25 @@ def _run(
     u: Float[Array, "L O Du"],
     noises: Array,
     box: Box,
-) -> TrainingRuns:
-    """Free runs from each start, with process noise; one that leaves the box stays where it was."""
+) -> tuple[Array, Array, Array]:
+    """Free runs from each start, with process noise; one that leaves the box stays where it was.
 
+    Returns
+    -------
+    mean, variance : array (L, S, O, Dy)
+        Moments of y given x.
+    alive : array (L, S, O)
+        Whether paths are still in the box.
+    """
     box = box.grown(start, ensemble.process_variance)
 
-    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, TrainingRuns]:
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[Any, Any]:
         (x, alive), (row, noise) = carry, inputs
         moments = ensemble.moments(x, jnp.broadcast_to(row, (x.shape[0], *row.shape)))
         following = moments.mean + jnp.sqrt(moments.variance) * noise
         alive &= box.away(following, ensemble.process_variance) <= box.bounds
         x = jnp.where(alive[..., None], following, x)
-        return (x, alive), TrainingRuns(*_emit(ensemble, x), alive)
+        return (x, alive), (*_emit(ensemble, x), alive)
 
     return jax.lax.scan(step, (start, jnp.ones(start.shape[:2], bool)), (u, noises))[1]
 
@@ -215,7 +237,20 @@ def _measure(
     starts: tuple[Float[Array, "S O Dx"], Float[Array, "L O Du"]],
     noises: Float[Array, "L S O Dx"],
     box: Box,
-) -> Measured:
+) -> tuple[Any, ...]:
+    """What one pass over draws and rows gives, in scaled units.
+
+    Returns
+    -------
+    f : array (S, N, Dx)
+        The function at the inputs.
+    novelty : array (S, N)
+        B(z)/k(z, z) there.
+    noise, process : array (Dy,)
+        Mean variances of y given x, and of what the process noise of one step adds to y.
+    runs : tuple of arrays
+        Free runs from the starts.
+    """
     x, u = inputs
     ensemble = assemble(*members, u.shape[1])
     moments = ensemble.moments(x, jnp.broadcast_to(u, (x.shape[0], *u.shape)))
@@ -227,13 +262,8 @@ def _measure(
 
     process = sum((effect(reach[:, d]) for d in range(x.shape[2])), jnp.zeros(()))
     noise = _emit(ensemble, x)[1]
-    return Measured(
-        moments.mean,
-        moments.novelty,
-        jnp.mean(noise, axis=(0, 1)),
-        jnp.mean(process, axis=(0, 1)),
-        _run(ensemble, *starts, noises, box),
-    )
+    variances = (jnp.mean(variance, axis=(0, 1)) for variance in (noise, process))
+    return moments.mean, moments.novelty, *variances, _run(ensemble, *starts, noises, box)
 
 
 def _emit(
@@ -243,11 +273,13 @@ def _emit(
     return eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x))(ensemble.likelihood, x)
 
 
-def _nonlinearity(
+def nonlinearity(
     f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
 ) -> dict[str, float]:
     """What least squares on [x; u; 1] leave, as shares of the variances of f and of f − x."""
-    rest, total, change = 0.0, TINY, TINY
+    rest = 0.0
+    # Below it there are only rounding errors: the states' variance is near one.
+    total = change = 1e-12
     for values, states in zip(f, x, strict=True):
         features = np.hstack([states, u, np.ones((len(u), 1))])
         weights = np.linalg.lstsq(features, values, rcond=None)[0]

@@ -1,12 +1,12 @@
 """Backtests: rolling forecasts of a series, and their scores by origin and by step ahead."""
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
@@ -23,21 +23,18 @@ from gpssm.core.text import (
     is_whole,
 )
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import MIXED_UNITS, figure_table, single_series, training_data
-from gpssm.fitting.fit import fit
+from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.methods import MethodSettings
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
-from gpssm.posterior.validation import BACKTEST, RollingForecast, extended, rolling_forecasts
+from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 Paths = Float[np.ndarray, "S H N"]
-Refit = Literal["never", "learn", "update", "fit"]
-SHOWN = (1, 2, 5, 10, 20, 30, 50, 100)  # steps ahead in the printed table
+Refit = Literal["never", "learn", "update"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,7 +53,7 @@ class Backtest:
         `Forecast.score` of each, empty where no output was observed.
     levels : tuple of float
         Levels of the intervals that were scored.
-    refit : {"never", "learn", "update", "fit"}
+    refit : {"never", "learn", "update"}
         What was learned between origins.
     """
 
@@ -73,11 +70,9 @@ class Backtest:
         return self.forecasts[0].horizon
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per origin, one column per figure; NaN where no output was observed."""
-        import pandas
-
-        return pandas.DataFrame(list(self.figures), index=pandas.Index(self.origins, name="origin"))
+        return pd.DataFrame(list(self.figures), index=pd.Index(self.origins, name="origin"))
 
     @property
     def scores(self) -> dict[str, float]:
@@ -85,10 +80,8 @@ class Backtest:
         return {str(name): float(mean) for name, mean in self.table.mean().items()}
 
     @property
-    def by_output(self) -> "pd.DataFrame":
+    def by_output(self) -> pd.DataFrame:
         """The mean of each figure over the origins, one row per output, in its own units."""
-        import pandas
-
         scores = [
             forecast.score_outputs(self.series[origin : origin + self.horizon], self.levels)
             for origin, forecast, figures in zip(
@@ -100,11 +93,11 @@ class Backtest:
             if figures
         ]
         means = {
-            output: pandas.DataFrame([row[output] for row in scores if output in row]).mean()
+            output: pd.DataFrame([row[output] for row in scores if output in row]).mean()
             for output in self.series.outputs
             if any(output in row for row in scores)
         }
-        return pandas.DataFrame(means).T
+        return pd.DataFrame(means).T
 
     def pooled(self, output: str | None = None) -> tuple[Paths, Float[np.ndarray, "H N"]]:
         """Paths and outputs of all origins side by side, by step ahead.
@@ -131,7 +124,7 @@ class Backtest:
         paths = [(item.paths / scale)[..., columns] for item in self.forecasts]
         return np.concatenate(paths, axis=2), np.concatenate(actual, axis=1)
 
-    def by_step(self, output: str | None = None) -> "pd.DataFrame":
+    def by_step(self, output: str | None = None) -> pd.DataFrame:
         """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins.
 
         Parameters
@@ -139,8 +132,6 @@ class Backtest:
         output : str, optional
             As in `pooled`.
         """
-        import pandas
-
         paths, actual = self.pooled(output)
         mean = paths.mean(0)
         columns: dict[str, Any] = {
@@ -152,8 +143,8 @@ class Backtest:
             coverage = metrics.coverage(paths, actual, level, by_step=True)
             columns[f"coverage_{100 * level:g}"] = coverage
             columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
-        steps = pandas.RangeIndex(1, self.horizon + 1, name="step")
-        return pandas.DataFrame(columns, index=steps)
+        steps = pd.RangeIndex(1, self.horizon + 1, name="step")
+        return pd.DataFrame(columns, index=steps)
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Forecasts along the series, as many as do not overlap, and scores by step ahead.
@@ -180,7 +171,8 @@ class Backtest:
 
     def __str__(self) -> str:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
-        shown = sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
+        few = (1, 2, 5, 10, 20, 30, 50, 100)
+        shown = sorted({step for step in few if step < self.horizon} | {self.horizon})
         steps = self.by_step().loc[shown]
         pages = [figure_table(steps, "step", "over origins, by step ahead")]
         if self.series.output_dim > 1:
@@ -195,12 +187,12 @@ class Backtest:
 
 
 def backtest(
-    forecaster: Forecaster | str | MethodSettings,
+    posterior: Forecaster,
     series: Any,
     *,
     horizon: int = BACKTEST.horizon,
     step: int = BACKTEST.step,
-    start: int | float | None = None,
+    start: int | float = 0,
     refit: Refit = "never",
     forgetting: float | Sequence[float] | Literal["auto"] | None = None,
     levels: Sequence[float] = metrics.LEVELS,
@@ -209,35 +201,26 @@ def backtest(
     new_experiment: bool = False,
     seed: int = 0,
     progress: Mode = True,
-    outputs: Sequence[str] | str | None = None,
-    inputs: Sequence[str] | str | None = None,
-    **fit_arguments: Any,
 ) -> Backtest:
     """Forecasts from every `step`-th row of a series while `horizon` rows remain.
 
         print(gpssm.backtest(posterior, test))
-        print(gpssm.backtest("ffvd", series, start=0.5, state_dim=2))
 
     Parameters
     ----------
-    forecaster
-        A posterior or a stack, whose data the series follows; or a method, by name or with its
-        settings, to fit to the rows before `start`.
+    posterior
+        A posterior or a stack, whose data the series follows.
     series
         One series in the user's units: a Series or a DataFrame.
-    horizon : int
-        Steps of each forecast.
-    step : int
-        Rows between two origins.
+    horizon, step
+        Steps of each forecast, and rows between two origins.
     start
-        The first origin, as a row number or a fraction of the rows; by default half of them, or
-        row 0 with a posterior.
-    refit : {"never", "learn", "update", "fit"}
+        The first origin, as a row number or a fraction of the rows.
+    refit : {"never", "learn", "update"}
         What is learned between origins. "never": functions and parameters stay, the state is
         filtered in one pass over the rows. "learn": `posterior.learn` from the rows since the last
-        origin, in constant time per row. "update": `posterior.update` with them. "fit": a new fit
-        to all rows before the origin. The last two compile whenever the rows have grown by about a
-        tenth; a method other than `ffvd` at every origin.
+        origin, in constant time per row. "update": `posterior.update` with them, which compiles
+        whenever the rows have grown by about a tenth.
     forgetting
         Forgetting factor of `posterior.learn`; "auto" is chosen on the rows that were fitted.
     levels
@@ -250,66 +233,40 @@ def backtest(
     new_experiment : bool
         Whether the rows are an experiment of their own and do not follow the posterior's data.
     seed : int
-        Seed of fits, filters and paths.
+        Seed of filters and paths.
     progress
         True for a bar over the origins, "plain" for one line each, False for silence.
-    outputs, inputs
-        Columns of a DataFrame, for a method.
-    **fit_arguments
-        Further arguments of `gpssm.fit`.
 
     Returns
     -------
     Backtest
     """
+    if training_data(posterior) is None:
+        raise TypeError(
+            f"backtest(posterior, series) takes a posterior first; got {type(posterior).__name__}"
+        )
     check_choice("refit", refit, get_args(Refit))
     check_flag("new_experiment", new_experiment)
     check_progress(progress)
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
+    if forgetting is not None and refit != "learn":
+        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
     levels = tuple(check_shares("levels", levels))
     seed = check_seed(seed)
-    fitted = not isinstance(forecaster, str | MethodSettings)
-    _check_combination(forecaster, fitted, refit, forgetting, new_experiment, fit_arguments)
-    if isinstance(forecaster, str | MethodSettings):
-        rows = single_series("backtest", Series.of(series, None, outputs, inputs))
-        start = 0.5 if start is None else start
-        fit_arguments = {"method": forecaster, "seed": seed, **fit_arguments}
-    else:
-        rows = forecaster.dataset.align(series)
-        start = 0 if start is None else start
+    rows = posterior.dataset.align(series)
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
-    num_fitted = 0 if fitted else origins[0]
-    if isinstance(forecaster, str | MethodSettings):
-        posterior: Forecaster = fit(rows[:num_fitted], progress=progress, **fit_arguments)
-    else:
-        posterior = forecaster
-    rest = rows[num_fitted:]
-    stops = [origin - num_fitted for origin in origins]
     first: dict[str, Any] = {"new_experiment": new_experiment}
     if refit == "never":
-        at_origins = posterior.thinned(max_draws).condition_at(rest, stops, seed=seed, **first)
+        at_origins = condition_at(posterior.thinned(max_draws), rows, origins, seed=seed, **first)
     elif refit == "learn":
         first["forgetting"] = forgetting
-        at_origins = extended(posterior, rest, stops, refit, first, max_draws=max_draws, seed=seed)
-    elif refit == "update":
-        at_origins = extended(posterior, rest, stops, refit, first)
+        options = {"max_draws": max_draws, "seed": seed}
+        at_origins = extended(posterior, rows, origins, refit, first, **options)
     else:
-        later = (fit(rows[:origin], progress=False, **fit_arguments) for origin in origins[1:])
-        at_origins = itertools.chain([posterior], later)
+        at_origins = extended(posterior, rows, origins, refit, first)
     rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
-    forecasts, figures = _score_origins(rolling, origins, levels, progress)
-    return Backtest(rows, np.array(origins), forecasts, figures, levels, refit)
-
-
-def _score_origins(
-    rolling: Iterator[RollingForecast],
-    origins: Sequence[int],
-    levels: tuple[float, ...],
-    progress: Mode,
-) -> tuple[tuple[Forecast, ...], tuple[dict[str, float], ...]]:
-    """The forecast from each origin and its scores, empty where no output was observed."""
     forecasts = []
     figures = []
     with distinct_warnings():
@@ -321,33 +278,7 @@ def _score_origins(
             except ValueError as error:
                 raise ValueError(f"the forecast from row {origin} failed: {error}") from error
             forecasts.append(result.forecast)
-    return tuple(forecasts), tuple(figures)
-
-
-def _check_combination(
-    forecaster: Any,
-    fitted: bool,
-    refit: Refit,
-    forgetting: Any,
-    new_experiment: bool,
-    fit_arguments: Mapping[str, Any],
-) -> None:
-    """Raise if arguments do not go together, as those of a fit and a posterior do not."""
-    if forgetting is not None and refit != "learn":
-        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
-    if not fitted:
-        if new_experiment:
-            raise ValueError("new_experiment is for a posterior; here the first rows are fitted")
-        return
-    if training_data(forecaster) is None:
-        raise TypeError(
-            "backtest(forecaster, series) takes a posterior or the name of a method first; got "
-            f"{type(forecaster).__name__}"
-        )
-    if refit == "fit":
-        raise ValueError("refit='fit' needs a method to fit. Update a posterior: refit='update'")
-    if fit_arguments:
-        raise TypeError(f"a posterior is fitted already and takes no {', '.join(fit_arguments)}")
+    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:

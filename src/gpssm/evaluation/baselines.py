@@ -5,7 +5,7 @@ which judges forecasts with their intervals and weighs outputs in different unit
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -31,9 +31,7 @@ LABELS = {
     "last": "Last value",
     "mean": "Training mean",
 }
-MOST_TEST, MOST_TRAINING = 600, 180  # rows that are forecast: a filter's time grows with them
 FIGURES = ("rmse", "fit", "crps", "coverage_90", "width_90")  # of each method, by output
-MOST_VALUES = 2e7  # in all paths of a forecast: more do not fit where they are sorted and scored
 
 
 class RollingRows(NamedTuple):
@@ -119,7 +117,7 @@ def judge_baselines(
     train: Sequence[Series],
     u: Float[np.ndarray, "H Du"],
     judged: RollingRows,
-    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
+    baselines: Sequence[str] = BASELINES,
     *,
     exclude: str = "",
     delay: Rows | Literal["auto"] = 0,
@@ -138,7 +136,7 @@ def judge_baselines(
     judged : RollingRows
         Rows of the rolling forecasts.
     baselines
-        Methods, or fitted posteriors by name.
+        Names of methods.
     exclude : str
         The method of the fit itself, which is left out.
     delay
@@ -161,8 +159,7 @@ def judge_baselines(
     failures = []
     for name in tracked([name for name in baselines if name != exclude], progress, "baselines"):
         try:
-            fitted = isinstance(baselines, Mapping)
-            posterior = baselines[name] if fitted else fit(list(train), method=name, **options)
+            posterior = fit(list(train), method=name, **options)
         except ValueError as error:
             failures.append(f"{label(name)} could not be fitted: {error}")
             continue
@@ -179,7 +176,8 @@ def forecast_rows(
 ) -> Forecast:
     """The forecast under inputs `u` (a Series or rows of an array), with fewer paths if long."""
     steps = horizon or (HORIZON if u is None else len(u))
-    paths = max(min(num_paths, int(MOST_VALUES / (steps * len(posterior.dataset.outputs)))), 2)
+    # More values do not fit where paths are sorted and scored.
+    paths = max(min(num_paths, int(2e7 / (steps * len(posterior.dataset.outputs)))), 2)
     inputs = u if posterior.dataset.inputs else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a check tells of paths that left
@@ -193,14 +191,15 @@ def label(method: str) -> str:
 
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """The test rows if there are any with outputs, else the end of the last training series."""
-    if test is not None and np.isfinite(test.y).any():
-        rows, start, held_out = test[:MOST_TEST], 0, True
-    else:
-        rows, held_out = last[-MOST_TRAINING:], False
-        start = len(rows) // 3  # where a filter that starts afresh has settled
+    # A filter's time grows with the rows. One that starts afresh has settled after a third.
+    rows = last[-180:]
+    start = len(rows) // 3
+    held_out = test is not None and np.isfinite(test.y).any()
+    if test is not None and held_out:
+        rows, start = test[:600], 0
     unseen = len(rows) - start
     horizon = ROLLING.within(unseen).horizon
-    return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, held_out)
+    return RollingRows(rows, start, ROLLING.spacing(unseen - horizon), horizon, bool(held_out))
 
 
 def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:

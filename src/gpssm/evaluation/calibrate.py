@@ -16,6 +16,8 @@ from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.model.likelihoods import Bernoulli, Poisson
 from gpssm.posterior.calibration import Needed, estimate, needed_factors
+from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.draws import check_states
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack, single_posteriors
 from gpssm.posterior.validation import (
@@ -92,7 +94,7 @@ def measure(
     origins = range(settling, len(rows) - 1, spacing)
     plain = dataclasses.replace(posterior.thinned(scheme.num_draws), calibration=None)
     shared: dict[str, Any] = {"seed": seed, "index": index}
-    at_origins = plain.condition_at(rows, origins, new_experiment=new_experiment, **shared)
+    at_origins = condition_at(plain, rows, origins, new_experiment=new_experiment, **shared)
     factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
     forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
     for needed, item in zip(factors, forecasts, strict=True):
@@ -125,7 +127,7 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
     for fold in folds:
         changes: dict[str, Any] = {}
         if spec.gives_states:
-            posterior.check_states("calibrate() of a fit that began at given states")
+            check_states(posterior, "calibrate() of a fit that began at given states")
             paths = [np.asarray(path[0, -1]) for path in posterior.draws.states]
             lengths = [len(item) + 1 for item in fold.series]
             changes["start"] = [

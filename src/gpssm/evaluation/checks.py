@@ -25,27 +25,17 @@ from gpssm.posterior.validation import DEPENDENT_ROWS
 
 NOISY = 0.5  # share of an output's variance above which noise is most of it
 USELESS = 0.9  # error, as a share of an output's spread, that is hardly better than the average
-NARROW = 0.7  # share inside 90 % intervals of simulations below which they are too narrow
-NEW = 0.3  # share of f's prior variance that is much
-FEW_ROWS = 2.0  # per inducing point
-ALIKE = 0.05  # a relative difference in the deciding number that makes no difference to a user
-FEW_ORIGINS = 4  # for a verdict
-ERRORS = 2.0  # standard errors over origins that a difference must exceed
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
 
 
-def check_training(
-    figures: Assessment, outputs: Sequence[str], rows_per_point: float
-) -> Iterator[Check]:
+def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check]:
     """Whether outputs are modelled and predicted, and simulations along the data hold.
 
     Parameters
     ----------
     figures
         The assessment of the longest training series.
-    outputs
-        Names of the outputs.
     rows_per_point
         Training rows per inducing point; infinite without such points.
 
@@ -53,28 +43,29 @@ def check_training(
     ------
     Check
     """
-    for j, name in enumerate(outputs):
-        spread = figures.spread[j]
-        noise = np.square(figures.noise_std[j] / spread)
-        process = np.square(figures.process_std[j] / spread)
+    for output in figures.outputs:
+        noise = (output.noise / output.spread) ** 2
+        process = (output.process_noise / output.spread) ** 2
         bad = "The process noise of a single step is most of it."
         if noise > NOISY:
             bad = "Most of it is observation noise to the model, and not modelled."
         figure = f"{percent(noise)} of its variance, process noise of one step {percent(process)}"
         words = ("Most of it is modelled.", bad)
-        yield _check(f"Noise of {name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE)
-        near = figures.one_step[j] / spread
-        far = figures.free_run[j] / spread
+        yield _check(
+            f"Noise of {output.name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE
+        )
+        near = output.one_step_error / output.spread
+        far = output.free_run_error / output.spread
         bad = f"Over {figures.horizon} steps it is forecast hardly better than by its average."
         if near > USELESS:
             bad = "One step ahead it is predicted hardly better than by its average."
         figure = f"{percent(near)} of its spread one step ahead, {percent(far)} over "
         figure += str(figures.horizon)
         words = ("It is predicted, and forecast, better than by its average.", bad)
-        yield _check(f"Error of {name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
+        yield _check(f"Error of {output.name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
     yield _check(
         "90 % intervals of free runs",
-        figures.covered < NARROW,
+        figures.covered < 0.7,
         f"{percent(figures.covered)} inside",
         ("Intervals hold about as much as they claim.", "Forecasts are too certain."),
         IN_SAMPLE,
@@ -88,7 +79,7 @@ def check_training(
     )
     yield _check(
         "The last rows",
-        figures.novelty_tail > NEW,
+        figures.novelty_tail > 0.3,
         f"{percent(figures.novelty_tail)} of f's prior variance is left",
         (
             "The last rows lie where f is known.",
@@ -100,7 +91,7 @@ def check_training(
     if np.isfinite(rows_per_point):
         words = ("There are enough rows for each.", "Fewer points would do.")
         figure = f"{rows_per_point:.1f} rows for each"
-        yield _check("Inducing points", rows_per_point < FEW_ROWS, figure, words, IN_SAMPLE)
+        yield _check("Inducing points", rows_per_point < 2, figure, words, IN_SAMPLE)
 
 
 def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
@@ -211,12 +202,13 @@ def check_worth(rolling: RollingComparison) -> Check:
     differences = differences[np.isfinite(differences)]
     # Origins share rows, so that their spread understates the error: a difference within it is
     # certainly none.
-    few = len(differences) < FEW_ORIGINS
+    few = len(differences) < 4
     error = 0.0 if few else np.std(differences, ddof=1) / np.sqrt(len(differences))
     level = "caution"
     if few:
         words = "There are too few rows to tell whether a simpler model would do."
-    elif abs(gain) < ALIKE or abs(np.mean(differences)) < ERRORS * error:
+    # Less than 5 % makes no difference to a user.
+    elif abs(gain) < 0.05 or abs(np.mean(differences)) < 2 * error:
         words = f"{_named(best)} forecasts as well: {_advice(best)}."
     elif gain < 0:
         level = "problem"

@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from gpssm.core.metrics import LEVELS
 from gpssm.core.notebook import card
-from gpssm.core.table import Table, loss
-from gpssm.core.text import check_choice, check_seed, check_shares, check_whole, in_line
+from gpssm.core.table import Table
+from gpssm.core.text import check_seed, check_shares, check_whole, in_line
 from gpssm.data.columns import align_columns
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
@@ -20,7 +21,6 @@ from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 # Averages over outputs in different units, which mean little.
@@ -59,34 +59,21 @@ class Comparison:
         }
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """One row per forecast, one column per figure."""
-        import pandas
-
-        return pandas.DataFrame.from_dict(self.scores, orient="index")
+        return pd.DataFrame.from_dict(self.scores, orient="index")
 
     @property
-    def by_output(self) -> "pd.DataFrame":
+    def by_output(self) -> pd.DataFrame:
         """One row per output and forecast, one column per figure, each in that output's units."""
-        import pandas
-
         rows = {
             (output, name): figures
             for name, forecast in self.forecasts.items()
             for output, figures in forecast.score_outputs(self.actual, self.levels).items()
         }
-        index = pandas.MultiIndex.from_tuples(rows, names=["output", ""])
-        frame = pandas.DataFrame(list(rows.values()), index=index)
+        index = pd.MultiIndex.from_tuples(rows, names=["output", ""])
+        frame = pd.DataFrame(list(rows.values()), index=index)
         return frame.sort_index(level=0, sort_remaining=False)
-
-    def best(self, figure: str | None = None) -> str:
-        """The name with the best figure, by default the CRPS in standard deviations."""
-        figure = ("ncrps" if "ncrps" in self.table else "crps") if figure is None else figure
-        check_choice("figure", figure, map(str, self.table))
-        column = self.table[figure].to_numpy(float)
-        if np.isnan(column).all():
-            raise ValueError(f"there is no best {figure!r}: it is NaN for every forecast")
-        return list(self.scores)[int(np.nanargmin(loss(figure, column)))]
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Medians and central intervals of all outputs, or the one named, with what happened."""
@@ -116,7 +103,7 @@ class Comparison:
 
 
 def compare(
-    candidates: Mapping[str, Forecaster | Forecast],
+    candidates: Mapping[str, Forecaster],
     test: Any,
     *,
     horizon: int | None = None,
@@ -126,20 +113,19 @@ def compare(
     seed: int = 0,
     progress: Mode = True,
 ) -> Comparison:
-    """Judge posteriors, and forecasts made already, on the same test rows.
+    """Judge posteriors on the same test rows.
 
         fits = {"2 states": small, "4 states": large}
         print(gpssm.compare(fits, test, horizon=30, baselines=["arx", "last"]))
 
     Parameters
     ----------
-    candidates : mapping of str to Posterior, Stack or Forecast
-        A posterior forecasts from the end of its data, under the inputs of `test`.
+    candidates : mapping of str to Posterior or Stack
+        They forecast from the end of their data, under the inputs of `test`.
     test
         The rows that follow that data, in the user's units: a Series or a DataFrame.
     horizon : int, optional
-        Number of steps; by default that of the forecasts among the candidates, or else all rows of
-        `test`.
+        Number of steps; by default all rows of `test`.
     levels
         Levels of the intervals to score.
     baselines : sequence of str
@@ -155,45 +141,42 @@ def compare(
     -------
     Comparison
     """
-    import pandas
-
     _check_names(candidates, baselines)
     check_progress(progress)
     check_whole("num_paths", num_paths, 1)
     check_whole("horizon", horizon, 1, none="for all rows of test")
     seed = check_seed(seed)
     levels = tuple(check_shares("levels", levels))
-    rows = test if isinstance(test, pandas.DataFrame) else single_series("compare", test)
-    horizon = _common_horizon(candidates, len(rows), horizon)
-    train = next(filter(None, map(training_data, candidates.values())), None)
-    if baselines and train is None:
-        raise ValueError(
-            "baselines are fitted to the training data of a posterior, and there is none to compare"
-        )
+    rows = test if isinstance(test, pd.DataFrame) else single_series("compare", test)
+    steps = len(rows) if horizon is None else horizon
+    if steps > len(rows):
+        raise ValueError(f"horizon is {steps}, and there are {len(rows)} test rows")
+    train = next(iter(candidates.values())).dataset
+    options: dict[str, Any] = {"delay": train.delay or 0, "seed": seed, "progress": False}
     forecasts = {}
     for name in tracked([*candidates, *baselines], progress, "compare"):
-        if name in candidates:
-            candidate = candidates[name]
-        else:
-            assert train is not None
-            options = {"delay": train.delay or 0, "seed": seed, "progress": False}
-            candidate = fit(list(train.experiments), method=name, **options)
-        forecasts[name] = _forecast(name, candidate, rows, horizon, num_paths, seed)
-    outputs = next(iter(forecasts.values())).outputs
+        candidate = candidates.get(name) or fit(list(train.experiments), method=name, **options)
+        u = rows if candidate.dataset.inputs else None
+        try:
+            align_columns(rows, candidate.dataset.outputs, "y")
+            forecasts[name] = candidate.forecast(steps, u, num_paths=num_paths, seed=seed)
+        except ValueError as error:
+            raise ValueError(f"{name} does not fit the test rows: {error}") from error
     if isinstance(rows, Series):
-        y = align_columns(rows, outputs, "y")
-        actual = replace(rows, y=y, outputs=outputs, units={}, window=None)[:horizon]
+        y = align_columns(rows, train.outputs, "y")
+        actual = replace(rows, y=y, outputs=train.outputs, units={}, window=None)[:steps]
     else:
-        actual = Series.from_dataframe(rows, list(outputs))[:horizon]
-    return Comparison(_in_same_units(forecasts), actual, levels)
+        actual = Series.from_dataframe(rows, list(train.outputs))[:steps]
+    return Comparison(forecasts, actual, levels)
 
 
 def _check_names(candidates: Any, baselines: Any) -> None:
     """Raise unless there are candidates by name, and baselines with other names."""
     if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError(
-            "nothing to compare: give a dict of at least one posterior or forecast by name"
-        )
+        raise ValueError("nothing to compare: give a dict of at least one posterior by name")
+    for name, candidate in candidates.items():
+        if training_data(candidate) is None:
+            raise TypeError(f"{name} must be a Posterior or a Stack; got {type(candidate)}")
     listed = isinstance(baselines, Sequence) and not isinstance(baselines, str)
     if not listed or not all(isinstance(name, str) for name in baselines):
         raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
@@ -202,21 +185,6 @@ def _check_names(candidates: Any, baselines: Any) -> None:
             f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename "
             "it"
         )
-
-
-def _in_same_units(forecasts: dict[str, Forecast]) -> dict[str, Forecast]:
-    """Forecasts with the scale of the first that has one.
-
-    One made by hand does not know the training data, in whose units errors are scaled.
-    """
-    scaled = next((item for item in forecasts.values() if item.scale is not None), None)
-    if scaled is None:
-        return forecasts
-    units = dict(zip(scaled.outputs, np.asarray(scaled.scale).tolist(), strict=True))
-    return {
-        name: replace(forecast, scale=np.array([units[label] for label in forecast.outputs]))
-        for name, forecast in forecasts.items()
-    }
 
 
 def single_series(caller: str, rows: Any) -> Series:
@@ -233,52 +201,7 @@ def training_data(candidate: Any) -> Dataset | None:
     return dataset if isinstance(dataset, Dataset) else None
 
 
-def _common_horizon(candidates: Mapping[str, Any], rows: int, horizon: int | None) -> int:
-    """The number of steps that everything is judged on."""
-    lengths = {
-        name: candidate.horizon
-        for name, candidate in candidates.items()
-        if isinstance(candidate, Forecast)
-    }
-    wanted = {*lengths.values(), *([] if horizon is None else [horizon])}
-    if len(wanted) > 1:
-        listed = ", ".join(f"{name} has {steps}" for name, steps in lengths.items())
-        request = "" if horizon is None else f", and horizon={horizon} was asked for"
-        raise ValueError(
-            f"forecasts must have the same horizon: {listed}{request}. Cut the longer ones, "
-            "forecast[:n]"
-        )
-    common = wanted.pop() if wanted else rows
-    if not 1 <= common <= rows:
-        raise ValueError(
-            f"horizon must lie between 1 and the number of test rows, {rows}; got {common}"
-        )
-    return common
-
-
-def _forecast(
-    name: str,
-    candidate: Forecaster | Forecast,
-    rows: Any,
-    horizon: int,
-    num_paths: int,
-    seed: int,
-) -> Forecast:
-    """The candidate's forecast of the test rows, whose outputs must be its own."""
-    if not isinstance(candidate, Forecast) and training_data(candidate) is None:
-        raise TypeError(f"{name} must be a Posterior, Stack or Forecast; got {type(candidate)}")
-    try:
-        if isinstance(candidate, Forecast):
-            align_columns(rows, candidate.outputs, "y")
-            return candidate
-        align_columns(rows, candidate.dataset.outputs, "y")
-        u = rows if candidate.dataset.inputs else None
-        return candidate.forecast(horizon, u, num_paths=num_paths, seed=seed)
-    except ValueError as error:
-        raise ValueError(f"{name} does not fit the test rows: {error}") from error
-
-
-def figure_table(frame: "pd.DataFrame", first: str, caption: str, *, starred: bool = False) -> str:
+def figure_table(frame: pd.DataFrame, first: str, caption: str, *, starred: bool = False) -> str:
     """Figures as a text table, without those that say little more than another does.
 
     These are the paper's log score, the energy score where it is the CRPS, all widths but the last,

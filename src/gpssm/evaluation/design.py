@@ -15,55 +15,46 @@ look like information.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_seed, check_whole
+from gpssm.core.text import as_tuple, check_seed, check_whole
 from gpssm.posterior.control import Rollout
 from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FOLDS = 5
 RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
-# Added to the seed: the noises of what is asked for are not those of the experiment.
-TARGET_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
 class Design:
-    """Experiments by name, with the expected reduction of the variance of the target forecasts.
+    """Experiments, with the expected reduction of the variance of the target forecasts.
 
-    `reduction` is a share of the variance over all steps and outputs, each output in units of its
-    training data, and `by_output` that of each output. Below zero: so little that it is lost among
-    the draws.
+    Parameters
+    ----------
+    table : DataFrame
+        One row per experiment, the best first: the `reduction` as a share of the variance over all
+        steps and outputs, each output in units of its training data, and that of each output. Below
+        zero: so little that it is lost among the draws.
+    draws : int
+        The number of draws that it rests on.
     """
 
-    reduction: Mapping[str, float]
-    by_output: Mapping[str, Mapping[str, float]]
+    table: pd.DataFrame
     draws: int
 
     @property
     def best(self) -> str:
         """The name of the most informative experiment."""
-        return max(self.reduction, key=self.reduction.__getitem__)
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """One row per experiment, the best first."""
-        import pandas
-
-        names = sorted(self.reduction, key=lambda name: -self.reduction[name])
-        rows = [{"reduction": self.reduction[name], **self.by_output[name]} for name in names]
-        return pandas.DataFrame(rows, index=pandas.Index(names, name="experiment"))
+        return str(self.table.index[0])
 
     def __str__(self) -> str:
         return self.table.to_string(float_format=lambda value: f"{value:.3f}")
@@ -86,11 +77,23 @@ def informative(
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
-    :param experiments: inputs (H, Du) in the user's units, by name or in a list; each as
-        `forecast` takes them.
-    :param target: the inputs under which one wants to forecast; without any, all experiments one
-        after the other.
-    :param num_paths: of each experiment, spread over at most `max_draws` draws.
+    Parameters
+    ----------
+    posterior
+        What is known so far.
+    experiments
+        Inputs (H, Du) in the user's units, by name or in a list; each as `forecast` takes them.
+    target
+        The inputs under which one wants to forecast; without any, all experiments one after the
+        other.
+    num_paths, max_draws
+        Paths of each experiment, spread over at most so many draws.
+    seed
+        Seed of the paths.
+
+    Returns
+    -------
+    Design
     """
     check_paths(num_paths, None, 1000)
     check_whole("max_draws", max_draws, 1)
@@ -98,19 +101,9 @@ def informative(
     dataset = posterior.dataset
     if not dataset.inputs:
         raise ValueError("the model has no inputs: there is no experiment to choose")
-    is_collection = isinstance(experiments, Mapping | Sequence | np.ndarray) and not isinstance(
-        experiments, str | bytes
-    )
-    if not is_collection or getattr(experiments, "ndim", 1) == 0:
-        raise TypeError(
-            f"experiments are inputs by name, or a list of them; got {type(experiments).__name__}"
-        )
-    values = (
-        experiments
-        if isinstance(experiments, Mapping)
-        else {str(k): item for k, item in enumerate(experiments)}
-    )
-    plans = {name: dataset.inputs_ahead(item)[0] for name, item in values.items()}
+    if not isinstance(experiments, Mapping):
+        experiments = {str(number): item for number, item in enumerate(as_tuple(experiments))}
+    plans = {name: dataset.inputs_ahead(item)[0] for name, item in experiments.items()}
     if not plans:
         raise ValueError("give one experiment at least: inputs with a row a step")
     fewer = posterior.thinned(max_draws)
@@ -122,23 +115,19 @@ def informative(
     paths = max(num_paths, draws)
     owner = np.arange(paths) * draws // paths
     scale = np.array(dataset.scaler.output_std)
-    wanted = fewer.rollout(paths, seed=seed + TARGET_SEED, noise=False)
+    # The noises of what one wants to know are not those of the experiment.
+    wanted = fewer.rollout(paths, seed=seed + 1_000_003, noise=False)
     aims = list(plans.values()) if target is None else [dataset.inputs_ahead(target)[0]]
     Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)
     Z = np.stack([Z[owner == s].mean(0) for s in range(draws)])
     shown = fewer.rollout(paths, seed=seed)
-    rest, before = {}, np.zeros(len(scale))
+    rows = {}
     for name, plan in plans.items():
-        Y = (_outputs(shown, plan) / scale).reshape(paths, -1)
-        rest[name], before = _errors(Z, Y, owner)
-    return Design(
-        {name: float(1 - np.sum(item) / np.sum(before)) for name, item in rest.items()},
-        {
-            name: dict(zip(dataset.outputs, (1 - item / before).tolist(), strict=True))
-            for name, item in rest.items()
-        },
-        draws,
-    )
+        rest, before = _errors(Z, (_outputs(shown, plan) / scale).reshape(paths, -1), owner)
+        by_output = dict(zip(dataset.outputs, 1 - rest / before, strict=True))
+        rows[name] = {"reduction": 1 - rest.sum() / before.sum()} | by_output
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("experiment")
+    return Design(table.sort_values("reduction", ascending=False, kind="stable"), draws)
 
 
 @eqx.filter_jit

@@ -1,6 +1,6 @@
 """Does the system change along the record? A regression of one-step errors on what drives them.
 
-    e_t = (a + b τ_t) · z_t + ε_t,   z_t = [1, y_{t−1}, u_t, u_{t−1}],   −1 ≤ τ_t ≤ 1 along the record
+    e_t = (a + b τ_t)·z_t + ε_t,  z_t = [1, y_{t−1}, u_t, u_{t−1}],  −1 ≤ τ_t ≤ 1 along the record
 
 Errors of a model that holds throughout have b = 0. A coefficient of the system that drifts leaves
 errors that grow with the regressors towards both ends of the record, with opposite signs: b ≠ 0. A

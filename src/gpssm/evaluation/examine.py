@@ -4,12 +4,13 @@
     found.checks, found.scores, found.forecasts
 
 Three protocols, and every figure says which one it is of: the *forecast* from the end of the
-training data over the rows held out, its first 30 steps and all of them; *rolling* forecasts along
+training data over the rows held out; *rolling* forecasts along
 those rows, each with what was known at its origin; and *training* rows, in sample.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from jaxtyping import Float
 
 from gpssm.core.files import digest
 from gpssm.core.text import count
-from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.baselines import (
@@ -34,11 +34,27 @@ from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
 from gpssm.posterior.checks import Check, check_inputs, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
-Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
-Baselines = Sequence[str] | Mapping[str, Forecaster] | BaselineResults
+
+class Future(NamedTuple):
+    """The inputs of the steps to forecast.
+
+    Parameters
+    ----------
+    u
+        Their values.
+    words
+        What they are, as a sentence.
+    held
+        Whether the last ones of the training series are held.
+    """
+
+    u: Float[np.ndarray, "H Du"]
+    words: str
+    held: bool
 
 
 @dataclass(frozen=True)
@@ -52,12 +68,7 @@ class Examination:
     forecasts
         By method, the fit's own first.
     future
-        What they assume, as a sentence.
-    held
-        Whether the last inputs are held because none were given.
-    horizons, scores, by_output
-        Steps of each judgement, "30" and "full", and scores by it and by method, of all outputs
-        and of each; empty without test rows.
+        The inputs that they assume.
     rolling
         Rolling forecasts of the fit and the baselines.
     diagnostics, summary, residuals
@@ -65,7 +76,7 @@ class Examination:
     smoothed, observed
         The outputs of the last training series in hindsight, without and with noise.
     checks
-        All of them.
+        All of them, whether a simpler model would do first.
     failures
         Sentences about what could not be computed.
     """
@@ -73,10 +84,7 @@ class Examination:
     posterior: Forecaster
     test: Series | None
     forecasts: Mapping[str, Forecast]
-    future: str
-    held: bool
-    horizons: Mapping[str, int]
-    scores: Scores
+    future: Future
     rolling: RollingComparison
     diagnostics: Diagnostics
     summary: Summary
@@ -85,7 +93,6 @@ class Examination:
     observed: Forecast
     checks: tuple[Check, ...]
     failures: tuple[str, ...]
-    by_output: Mapping[str, Scores] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -100,7 +107,14 @@ class Examination:
     @property
     def worth(self) -> Check:
         """Whether a simpler model would do."""
-        return checks.check_worth(self.rolling)
+        return self.checks[0]
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Scores of the forecasts by method; empty where no test row was observed."""
+        if self.test is None or not np.isfinite(self.test.y).any():
+            return {}
+        return {name: forecast.score(self.test) for name, forecast in self.forecasts.items()}
 
     @property
     def notes(self) -> list[str]:
@@ -134,9 +148,7 @@ class Examination:
             "num_chains": member.num_chains,
             "num_draws": member.num_draws,
             "units": posterior.dataset.units,
-            "horizons": dict(self.horizons),
             "scores": self.scores,
-            "by_output": self.by_output,
             "rolling": {
                 "protocol": judged.protocol,
                 "held_out": judged.held_out,
@@ -158,8 +170,7 @@ def examine(
     posterior: Forecaster,
     test: Any = None,
     *,
-    inputs: Any = None,
-    baselines: Baselines = BASELINES,
+    baselines: Sequence[str] | BaselineResults = BASELINES,
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
 ) -> Examination:
@@ -173,11 +184,8 @@ def examine(
         The rows that follow the (last) training series, in the user's units: they are forecast,
         and decide between the model and the baselines. Without them the end of the training series
         does, which the checks say.
-    inputs
-        Without `test`, the inputs of the steps to forecast; else the last ones are held for 30
-        steps.
     baselines
-        Methods to fit to the same data, or their posteriors or results.
+        Methods to fit to the same data, or their results.
     num_paths
         Paths of each forecast.
     say
@@ -188,113 +196,54 @@ def examine(
             "a report is about a fit: give the posterior that `fit` or `load` gave, before "
             "`condition`"
         )
-    method = posterior.method
     dataset = posterior.dataset
     raw = dataset.experiments
     rows = None if test is None else _test_rows(posterior, test)
-    future = choose_future(raw[-1], rows, inputs)
+    future = choose_future(raw[-1], rows)
     judged = choose_rows(raw[-1], rows)
     options: dict[str, Any] = {"num_paths": num_paths, "seed": posterior.seed}
     say("Forecasting")
     forecast = forecast_rows(posterior, future.u, len(future.u), **options)
     if not isinstance(baselines, BaselineResults):
         say("Fitting the baselines")
-        options |= {"exclude": method, "delay": dataset.delay or 0}
+        options |= {"exclude": posterior.method, "delay": dataset.delay or 0}
         baselines = judge_baselines(raw, future.u, judged, baselines, **options)
-    forecasts = {method: forecast, **baselines.forecasts}
     say("Judging")
     backtest = roll(posterior, judged)
-    entry = judge_rolling(method, backtest, dataset.output_spread)
-    rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
+    entry = judge_rolling(posterior.method, backtest, dataset.output_spread)
     diagnostics = leading_member(posterior).diagnostics()
     residuals = find_residuals(posterior)
+    smoothed, observed = smoothed_outputs(stored_rows(posterior), len(raw) - 1)
+    rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
     summary = summarise(posterior, diagnostics, residuals)
-    smoothed, observed = smoothed_outputs(posterior.with_states(), len(raw) - 1)
-    horizons = _horizons(rows)
+    trust = forecast.diagnostics
+    gathered = [checks.check_worth(rolling), *checks.check_coverage(rolling)]
+    gathered += [] if rows is None else checks.check_free_run(forecast, rows)
+    gathered += [] if trust is None else [check_paths(trust), *check_inputs(trust)]
+    converged = summary.sampling.verdict == "good"
+    gathered += checks.check_residuals(residuals, converged=converged)
     return Examination(
         posterior=posterior,
         test=rows,
-        forecasts=forecasts,
-        future=future.words,
-        held=future.held,
-        horizons=horizons,
-        scores={
-            name: {method: item[:steps].score(rows) for method, item in forecasts.items()}
-            for name, steps in horizons.items()
-        },
-        by_output={
-            name: {method: item[:steps].score_outputs(rows) for method, item in forecasts.items()}
-            for name, steps in horizons.items()
-        },
+        forecasts={posterior.method: forecast, **baselines.forecasts},
+        future=future,
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,
         residuals=residuals,
         smoothed=smoothed,
         observed=observed,
-        checks=tuple(_gather_checks(rolling, forecast, rows, residuals, summary)),
+        checks=(*gathered, *summary.checks),
         failures=baselines.failures,
     )
 
 
-def _gather_checks(
-    rolling: RollingComparison,
-    forecast: Forecast,
-    rows: Series | None,
-    residuals: Residuals,
-    summary: Summary,
-) -> Iterator[Check]:
-    """The one list of checks, those of forecasts first."""
-    yield checks.check_worth(rolling)
-    yield from checks.check_coverage(rolling)
-    if rows is not None:
-        yield from checks.check_free_run(forecast, rows)
-    if forecast.diagnostics is not None:
-        yield check_paths(forecast.diagnostics)
-        yield from check_inputs(forecast.diagnostics)
-    yield from checks.check_residuals(residuals, converged=summary.sampling.verdict == "good")
-    yield from summary.checks
-
-
-def _horizons(rows: Series | None) -> dict[str, int]:
-    """The steps that are judged, the first 30 and all, as far as something was observed in them."""
-    steps = {} if rows is None else {str(HORIZON): HORIZON, "full": len(rows)}
-    return {
-        name: number
-        for name, number in steps.items()
-        if rows is not None
-        and np.isfinite(rows.y[:number]).any()
-        and (name == "full" or number < len(rows))
-    }
-
-
-class Future(NamedTuple):
-    """The inputs of the steps to forecast.
-
-    Parameters
-    ----------
-    u
-        Their values.
-    words
-        What they are, as a sentence.
-    held
-        Whether the last ones of the training series are held.
-    """
-
-    u: Float[np.ndarray, "H Du"]
-    words: str
-    held: bool
-
-
-def choose_future(last: Series, test: Series | None, inputs: Any = None) -> Future:
-    """The inputs of the test rows, or those given, or the last training ones, held."""
+def choose_future(last: Series, test: Series | None) -> Future:
+    """The inputs of the test rows, or the last training ones, held."""
     if test is not None:
         under = ", under the inputs of the held-out rows" if last.inputs else ""
         steps = count(len(test), "step")
         return Future(test.u, f"The {steps} after the end of the training data{under}.", False)
-    if inputs is not None:
-        u = align_columns(inputs, last.inputs, "u")
-        return Future(u, f"The next {count(len(u), 'step')}, under the given inputs.", False)
     words = f"The next {HORIZON} steps."
     if last.inputs:
         words += (

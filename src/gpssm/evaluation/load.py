@@ -8,8 +8,6 @@ from gpssm.core.text import check_path
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack, load_forecaster
 
-RUN_POSTERIOR = "posterior.nc"  # in the folder of a run
-
 
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
     """Load the posterior that `Posterior.save` wrote, or the stack that `Stack.save` wrote.
@@ -29,5 +27,5 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior 
         Equal to the saved one to the last bit.
     """
     path = check_path(path)
-    path = path / RUN_POSTERIOR if path.is_dir() else path
+    path = path / "posterior.nc" if path.is_dir() else path
     return load_forecaster(path, parts)

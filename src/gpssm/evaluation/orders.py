@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from gpssm.core.notebook import card
 from gpssm.core.text import check_whole
 from gpssm.data.dataset import Dataset
@@ -12,7 +14,6 @@ from gpssm.linear.council import HORIZON, MAX_ORDER, Horizon, Scores, council
 from gpssm.methods.spec import Spec
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -32,7 +33,7 @@ class LinearComparison:
         What models are judged by.
     """
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     orders: tuple[int, ...]
     horizon: Horizon
 
@@ -91,8 +92,6 @@ def linear_models(
     -------
     LinearComparison
     """
-    import pandas
-
     spec = Spec(horizon=horizon, likelihood="gaussian")
     check_whole("max_order", max_order, 1)
     dataset = Dataset.of(as_list(series), delay=delay)
@@ -105,7 +104,7 @@ def linear_models(
         )
         error = losses.std(ddof=1) / len(losses) ** 0.5 if len(losses) > 1 else float("nan")
         rows[name] = {"loss": _mean(losses), "standard_error": error} | scores
-    table = pandas.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
     return LinearComparison(table, results.orders, horizon)
 
 

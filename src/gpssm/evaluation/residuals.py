@@ -22,7 +22,6 @@ from gpssm.posterior.stack import Forecaster
 
 LAGS = 20
 FEWEST = 8  # observed entries of an output below which nothing can be said of it
-SIGNIFICANT = 0.05
 ROWS = 1000  # of a series that are looked at, the first ones
 
 
@@ -35,7 +34,7 @@ class Correlation(NamedTuple):
     @property
     def found(self) -> bool:
         """Whether there is correlation."""
-        return self.p_value < SIGNIFICANT
+        return self.p_value < 0.05
 
 
 class Residuals(NamedTuple):

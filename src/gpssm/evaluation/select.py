@@ -1,26 +1,26 @@
 """Which model to fit: candidates compared by rolling forecasts inside the training data."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpssm.core.notebook import card
 from gpssm.core.places import Arrival, Place
-from gpssm.core.text import check_seed, check_whole, is_real
+from gpssm.core.table import loss
+from gpssm.core.text import check_choice, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.linear.identification import select_order
+from gpssm.linear.council import council
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
 PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
@@ -39,7 +39,7 @@ class Selection:
     """
 
     best: dict[str, Any]
-    table: "pd.DataFrame"
+    table: pd.DataFrame
 
     def _repr_html_(self) -> str:
         best = ", ".join(f"{name} {value}" for name, value in self.best.items())
@@ -69,7 +69,8 @@ def select(
         posterior = gpssm.fit(train, **selection.best)
 
     Each candidate is fitted to the first `share` of the rows and forecasts the others from many
-    origins. No other data are used, so that the choice may be judged on a test set.
+    origins. No other data are used, so that the choice may be judged on a test set. A warning says
+    so where the mean of the training rows forecasts better than every candidate.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def select(
     step : int
         Rows between two origins.
     score : str
-        Figure of `gpssm.metrics.score` whose mean over origins is to be lowest; "ncrps" is the
+        Figure of `gpssm.metrics.score` whose mean over origins decides; "ncrps" is the
         CRPS in standard deviations of the training outputs.
     seed : int
         Seed of fits, filters and paths.
@@ -102,8 +103,6 @@ def select(
     -------
     Selection
     """
-    import pandas
-
     experiments = as_list(series)
     seed = check_seed(seed)
     if len(experiments) != 1:
@@ -124,6 +123,8 @@ def select(
     settings = [
         {"seed": seed, **fit_arguments, **candidate, "progress": False} for candidate in candidates
     ]
+    mean = _score(whole, start, scheme, seed, {"method": "mean", "seed": seed, "progress": False})
+    check_choice("score", score, mean)
     arrivals = Place(jobs, cluster).run(settings, partial(_score, whole, start, scheme, seed))
     scores = {}
 
@@ -134,13 +135,18 @@ def select(
     for number, result in tracked(arrivals, progress, "select", settings_of, len(candidates)):
         if isinstance(result, Exception):
             raise result
-        if not isinstance(score, str) or score not in result:
-            raise KeyError(f"Unknown score {score!r}. Known: {', '.join(result)}.")
         scores[number] = result
     named = ({name: str(value) for name, value in candidate.items()} for candidate in candidates)
     rows = [settings | scores[number] for number, settings in enumerate(named)]
-    order = np.argsort([row[score] for row in rows], kind="stable")
-    return Selection(dict(candidates[order[0]]), pandas.DataFrame([rows[k] for k in order]))
+    best, *_ = order = np.argsort([loss(score, row[score]) for row in rows], kind="stable")
+    if not loss(score, scores[best][score]) <= loss(score, mean[score]):
+        warnings.warn(
+            f"No candidate is usable: the best has a {score} of {scores[best][score]:.3g}, and the "
+            f"mean of the training rows {mean[score]:.3g}. Give more rows, other inputs or other "
+            "candidates.",
+            stacklevel=2,
+        )
+    return Selection(dict(candidates[best]), pd.DataFrame([rows[k] for k in order]))
 
 
 def _are_settings(candidate: Any) -> bool:
@@ -181,7 +187,8 @@ def default_candidates(series: Series) -> list[dict[str, Any]]:
         Settings of `fit`.
     """
     scaled = Scaler.fit(series).scale(series)
-    order = int(np.clip(select_order(scaled, ORDERS[1]).best, *ORDERS))
+    linear = council([scaled], max_order=ORDERS[1], members=("ss",))
+    order = int(np.clip(linear.orders[0], *ORDERS))
     first = min(order, ORDERS[1] - 2)
     orders = range(first, first + 3)
     means = ("linear", "linear-fixed")

@@ -9,17 +9,18 @@ starts of their own, are judged each by itself, and are "fair" where they do not
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpssm.core.notebook import card
-from gpssm.core.text import count, figure, in_line, jsonable, percent, printable
+from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_controls
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_constant_inputs, check_training
+from gpssm.evaluation.drift import check_drift
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -28,12 +29,12 @@ from gpssm.model.bases import (
     LinearFeatures,
     parts_of,
 )
-from gpssm.model.kernels import Kernel, Product, Sum
 from gpssm.model.means import Wired
 from gpssm.posterior.checks import (
     Check,
     check_mixing,
     check_sampler,
+    default_advice,
     doubts,
     is_chain,
     sampling_verdict,
@@ -104,83 +105,40 @@ class Facts:
 class Sampling:
     """How well it sampled: figures at their worst, and the verdict on them.
 
-    `within` has R-hat and effective draws of each chain by itself, by name, where chains have
-    models of their own.
+    Parameters
+    ----------
+    verdict
+        "good", "fair" or "poor".
+    mixing
+        R-hat and effective draws of forecast and smoothed outputs, by name; where chains have
+        models of their own, of each chain by itself too.
+    divergences, acceptance
+        Number of divergent transitions, and the mean acceptance probability.
+    notes
+        Notes of the run.
+    separate
+        Whether chains have models of their own.
     """
 
     verdict: str
-    rhat_forecast: float
-    ess_forecast: float
-    rhat_outputs: float
-    ess_outputs: float
+    mixing: dict[str, tuple[float, float]]
     divergences: int
     acceptance: float
     notes: tuple[str, ...]
-    within: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    separate: bool = False
 
     @property
     def lines(self) -> list[str]:
         """The figures for a page."""
-        figures = {
-            f"{HORIZON}-step forecast": (self.rhat_forecast, self.ess_forecast),
-            "smoothed outputs": (self.rhat_outputs, self.ess_outputs),
-            **self.within,
-        }
         texts = {
             name: "no R-hat: few draws, or all equal"
             if math.isnan(rhat)
             else f"R-hat {rhat:.3f}, {ess:.0f} effective draws"
-            for name, (rhat, ess) in figures.items()
+            for name, (rhat, ess) in self.mixing.items()
         }
+        width = max(map(len, texts))
         transitions = f"divergent transitions {self.divergences}, acceptance {self.acceptance:.2f}"
-        return [*_columns([], texts.items()), transitions]
-
-
-@dataclass(frozen=True)
-class OutputSummary:
-    """One output in the user's units.
-
-    Noises are standard deviations of one step, and errors root mean squares. `half` and `most` are
-    the steps after which the spread of a free run reaches 50 and 90 % of the data's; None where it
-    does not within the steps that were run. Fits are in per cent, 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖),
-    over the rows of the errors.
-    """
-
-    name: str
-    spread: float
-    noise: float
-    process_noise: float
-    one_step_error: float
-    free_run_error: float
-    half: int | None
-    most: int | None
-    one_step_fit: float = math.nan
-    free_run_fit: float = math.nan
-    unit: str = ""
-
-    @property
-    def label(self) -> str:
-        """The name with its unit, where that is known."""
-        return f"{self.name} [{self.unit}]" if self.unit else self.name
-
-    @property
-    def noises(self) -> tuple[str, ...]:
-        """Spread and noises for a table, with the share of the variance."""
-        shares = [
-            f"{value:.3g} ({percent((value / self.spread) ** 2)})"
-            for value in (self.noise, self.process_noise)
-        ]
-        return self.label, f"{self.spread:.3g}", *shares
-
-    def errors(self, longest: int) -> tuple[str, ...]:
-        """Errors with their fit, and the steps until little is known, of `longest`, for a table."""
-        pairs = ((self.one_step_error, self.one_step_fit), (self.free_run_error, self.free_run_fit))
-        errors = [f"{value:.3g} ({figure(fit, 3)} %)" for value, fit in pairs]
-        steps = [
-            count(value, "step") if value else f"> {longest} steps"
-            for value in (self.half, self.most)
-        ]
-        return self.label, *errors, *steps
+        return [*(f"{name:<{width}}  {text}" for name, text in texts.items()), transitions]
 
 
 @dataclass(frozen=True)
@@ -189,16 +147,8 @@ class Summary:
 
     Parameters
     ----------
-    facts, sampling, outputs
+    facts, sampling, training
         Its parts.
-    free_run_steps
-        Steps of the free runs whose error is given.
-    longest_run
-        Steps in which `half` and `most` of an output were looked for.
-    covered
-        Share of the training outputs inside the 90 % intervals of free runs.
-    nonlinear, nonlinear_change
-        Shares of the variance of f, and of f(x, u) − x, along the data that no linear map explains.
     checks
         Those of the run, in sample.
     starts
@@ -213,12 +163,7 @@ class Summary:
 
     facts: Facts
     sampling: Sampling
-    outputs: tuple[OutputSummary, ...]
-    free_run_steps: int
-    longest_run: int
-    covered: float
-    nonlinear: float
-    nonlinear_change: float
+    training: Assessment
     checks: tuple[Check, ...]
     starts: tuple[dict[str, Any], ...] = ()
     members: tuple[dict[str, Any], ...] = ()
@@ -226,6 +171,12 @@ class Summary:
     calibration: tuple[dict[str, Any], ...] = ()
     calibrated_on: str = ""
     residuals: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the members of a stack by name, without those that have none."""
+        members = self.members if self.leading else ()
+        return {row["member"]: row["weight"] for row in members if row["weight"] > 0}
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -252,105 +203,94 @@ class Summary:
     def _sections(self) -> dict[str, list[str]]:
         """The lines of the page by heading; without any where there is nothing to say."""
         errors = "errors on held-out training rows, in standard deviations"
-        scores = f"scores on held-out training rows; a single model below is {self.leading}"
+        mixed = "What was compared"
+        fitted = "What was fitted"
+        if self.leading:
+            mixed = "What is mixed"
+            fitted = f"What was fitted: {self.leading}, the member that is described below"
         nonlinear = (
-            f"{percent(self.nonlinear)} of the variance of f(x, u) along the data is beyond any "
-            f"linear map, and {percent(self.nonlinear_change)} of that of the change f(x, u) - x."
+            f"{percent(self.training.nonlinear)} of the variance of f(x, u) along the data is "
+            f"beyond any linear map, and {percent(self.training.nonlinear_change)} of that of the "
+            "change f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
+        started = {"start": "start", "noise": "noise", "likelihood": "likelihood"}
+        started |= {"rolling": f"{HORIZON} steps", "run": "free run", "chains": "chains"}
+        weighed = {"member": "member", "weight": "weight", "log_score": "log score", "crps": "CRPS"}
+        residual = {"output": "residual of", "with": "and", "correlation": "correlation"}
+        residual |= {"lag": "lag", "p": "p"}
+        note = "The largest correlation; p below 0.05 says that something was left."
+        widened = {"step": "steps ahead", "factors": "factor", "coverage": "share covered without"}
+        widened |= {"effective": "independent forecasts"}
         return {
-            "What was fitted": self.facts.lines,
-            f"What is mixed ({scores})": self._mixed(),
-            f"Where it started ({errors})": self._started(),
+            f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
+            fitted: self.facts.lines,
+            f"Where it started ({errors})": _table(self.starts, started),
             f"How well it sampled: {self.sampling.verdict}": self.sampling.lines,
             "How noisy, how predictable (in sample)": self._predictable(),
-            "What one-step errors still hold (in sample)": self._residual(),
-            f"How much wider its intervals are made (measured on {self.calibrated_on})": (
-                self._widened()
+            "What one-step errors still hold (in sample)": _table(self.residuals, residual, note),
+            f"How much wider its intervals are made (measured on {self.calibrated_on})": _table(
+                self.calibration, widened
             ),
             "How nonlinear": [nonlinear],
             "What to distrust": doubtful or ["Nothing that stands out."],
         }
 
-    def _started(self) -> list[str]:
-        head = ("start", "noise", "likelihood", f"{HORIZON} steps", "free run", "chains")
-        rows = [
-            (
-                row["start"],
-                str(row["noise"]),
-                row["likelihood"],
-                figure(row["rolling"], 3),
-                figure(row["run"], 3),
-                str(row.get("chains", "")),
-            )
-            for row in self.starts
-        ]
-        return _columns(head, rows)
-
-    def _mixed(self) -> list[str]:
-        rows = [
-            (
-                row["member"],
-                f"{row['weight']:.2f}",
-                figure(row["log_score"], 3),
-                figure(row["crps"], 3),
-            )
-            for row in self.members
-        ]
-        return _columns(("member", "weight", "log score", "CRPS"), rows)
-
-    def _residual(self) -> list[str]:
-        rows = [
-            (
-                row["output"],
-                row["with"],
-                f"{row['correlation']:+.2f}",
-                str(row["lag"]),
-                f"{row['p']:.2g}",
-            )
-            for row in self.residuals
-        ]
-        lines = _columns(("residual of", "and", "correlation", "lag", "p"), rows)
-        note = "The largest correlation; p below 0.05 says that something was left."
-        return [*lines, note] if lines else []
-
-    def _widened(self) -> list[str]:
-        head = ("ahead", "factor", "covered by 90 % without", "independent forecasts")
-        rows = [
-            (
-                count(row["step"], "step"),
-                ", ".join(f"{factor:.2f}" for factor in row["factors"]),
-                ", ".join(percent(share) for share in row["coverage"]),
-                f"{row['effective']:.0f}",
-            )
-            for row in self.calibration
-        ]
-        return _columns(head, rows)
-
     def _predictable(self) -> list[str]:
-        noises = ("output", "spread", "noise", "process noise")
-        errors = ("output", "error: 1 step", f"{self.free_run_steps} steps")
-        errors += ("half spread", "90 % spread")
+        training = self.training
+        rows = []
+        for output in training.outputs:
+            noise, process = (
+                f"{value:.3g} ({percent((value / output.spread) ** 2)})"
+                for value in (output.noise, output.process_noise)
+            )
+            half, most = (
+                count(value, "step") if value else f"> {len(training.widening)} steps"
+                for value in (output.half, output.most)
+            )
+            near = f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)"
+            far = f"{output.free_run_error:.3g} ({figure(output.free_run_fit, 3)} %)"
+            cells = {"output": output.label, "spread": output.spread, "noise": noise}
+            cells |= {"process": process, "near": near, "far": far, "half": half, "most": most}
+            rows.append(cells)
+        noises = {"output": "output", "spread": "spread", "noise": "noise"}
+        errors = {"output": "output", "near": "error: 1 step", "far": f"{training.horizon} steps"}
+        errors |= {"half": "half spread", "most": "90 % spread"}
         return [
-            *_columns(noises, [output.noises for output in self.outputs]),
+            *_table(rows, noises | {"process": "process noise"}),
             "In brackets the share of the output's variance.",
             "",
-            *_columns(errors, [output.errors(self.longest_run) for output in self.outputs]),
+            *_table(rows, errors),
             "Both errors are of the same rows; in brackets the fit, 100 % where they are 0 and 0 %",
             "where they are those of the mean. The last two columns: the steps after which a free",
             "run is as uncertain as half and 90 % of the spread.",
-            f"{percent(self.covered)} of the outputs lie inside the 90 % intervals of the free "
+            f"{percent(training.covered)} of the outputs lie inside the 90 % intervals of the free "
             "runs.",
         ]
 
 
-def _columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table, each column as wide as its longest cell; none without rows."""
-    cells = [*([head] if head else []), *rows]
-    if len(cells) <= bool(head):
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *notes: str) -> list[str]:
+    """The lines of a table, each column as wide as its longest cell, and notes below it.
+
+    Parameters
+    ----------
+    rows
+        Cells by name; without any there are no lines.
+    columns
+        Headings by the name of the cells.
+    notes
+        Lines below the table.
+    """
+    if not rows:
         return []
+    cells = [list(columns.values())]
+    for row in rows:
+        values = (row.get(name, "") for name in columns)
+        listed = (as_tuple(value) for value in values)
+        cells.append([", ".join(figure(part, 3) for part in parts) for parts in listed])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return [*lines, *notes]
 
 
 def summarise(
@@ -379,7 +319,7 @@ def summarise(
     if residuals is None and draws_outputs(forecaster):
         residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
     is_longest = forecaster is posterior and len(facts.rows) == 1
-    figures = assess(posterior, residuals if is_longest else None)
+    training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
     sampling, mixing = _sampling(
         posterior,
@@ -388,25 +328,25 @@ def summarise(
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     is_stack = isinstance(forecaster, Stack)
+    members = compared_models(forecaster)
+    checks = (
+        *mixing,
+        *check_constant_inputs(posterior.dataset.experiments),
+        *check_training(training, rows_per_point),
+        *(() if residuals is None else check_drift(residuals)),
+    )
+    if members:
+        checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
+        sampling = dataclasses.replace(
+            sampling, notes=tuple(dict.fromkeys(map(default_advice, sampling.notes)))
+        )
     return Summary(
         facts=facts,
         sampling=sampling,
-        outputs=tuple(
-            _output(name, j, figures, posterior.dataset.units.get(name, ""))
-            for j, name in enumerate(facts.outputs)
-        ),
-        free_run_steps=figures.horizon,
-        longest_run=len(figures.widening),
-        covered=figures.covered,
-        nonlinear=figures.nonlinear,
-        nonlinear_change=figures.nonlinear_change,
-        checks=(
-            *mixing,
-            *check_constant_inputs(posterior.dataset.experiments),
-            *check_training(figures, facts.outputs, rows_per_point),
-        ),
+        training=training,
+        checks=checks,
         starts=tuple(row for row in posterior.comparison if "start" in row),
-        members=compared_models(forecaster),
+        members=members,
         leading=forecaster.leading if is_stack else "",
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,
@@ -418,23 +358,18 @@ def _sampling(
     posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
 ) -> tuple[Sampling, tuple[Check, ...]]:
     """How well it sampled, and the checks of that."""
-    forecast = diagnostics[FORECAST]
-    outputs = diagnostics["smoothed outputs"]
+    rows = [diagnostics[FORECAST], diagnostics["smoothed outputs"]]
     starts = own_starts(posterior)
+    rows += [diagnostics[row.name + WITHIN] for row in rows] if starts else []
     sampler = tuple(check_sampler(posterior.info))
-    within = [diagnostics[row.name + WITHIN] for row in (forecast, outputs)] if starts else []
     mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
-    judged = (forecast, outputs, *within) if mixing else ()
     sampling = Sampling(
-        verdict=sampling_verdict(judged, sampler, posterior.notes, starts),
-        rhat_forecast=forecast.rhat,
-        ess_forecast=forecast.ess_bulk,
-        rhat_outputs=outputs.rhat,
-        ess_outputs=outputs.ess_bulk,
+        verdict=sampling_verdict(rows if mixing else (), sampler, posterior.notes, starts),
+        mixing={row.name: (row.rhat, row.ess_bulk) for row in rows},
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
         notes=notes,
-        within={row.name: (row.rhat, row.ess_bulk) for row in within},
+        separate=bool(starts),
     )
     return sampling, (*mixing, *sampler)
 
@@ -460,7 +395,7 @@ def _facts(posterior: Posterior) -> Facts:
         states=model.state_dim,
         basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
         inducing=sum(inducing),
-        kernel="" if linear else _kernel(model.kernel),
+        kernel="" if linear else str(posterior.spec.describe()["kernel"]),
         mean=f"wired {type(mean.inner).__name__}"
         if isinstance(mean, Wired)
         else type(mean).__name__,
@@ -479,34 +414,3 @@ def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:
         return forecaster.table
     assert isinstance(forecaster, Posterior)
     return tuple(row for row in forecaster.comparison if "member" in row)
-
-
-def _kernel(kernel: Kernel) -> str:
-    if isinstance(kernel, Sum):
-        return f"{_kernel(kernel.left)} + {_kernel(kernel.right)}"
-    if isinstance(kernel, Product):
-        sides = (kernel.left, kernel.right)
-        return " * ".join(
-            f"({_kernel(side)})" if isinstance(side, Sum) else _kernel(side) for side in sides
-        )
-    return type(kernel).__name__
-
-
-def _output(name: str, j: int, figures: Assessment, unit: str = "") -> OutputSummary:
-    def steps_to(share: float) -> int | None:
-        reached = np.flatnonzero(figures.widening[:, j] >= share)
-        return int(reached[0]) + 1 if len(reached) else None
-
-    return OutputSummary(
-        name=name,
-        spread=float(figures.spread[j]),
-        noise=float(figures.noise_std[j]),
-        process_noise=float(figures.process_std[j]),
-        one_step_error=float(figures.one_step[j]),
-        free_run_error=float(figures.free_run[j]),
-        half=steps_to(0.5),
-        most=steps_to(0.9),
-        one_step_fit=float(figures.one_step_fit[j]),
-        free_run_fit=float(figures.free_run_fit[j]),
-        unit=unit,
-    )

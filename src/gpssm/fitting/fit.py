@@ -20,6 +20,7 @@ from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
 from gpssm.model.model import GPSSM
+from gpssm.posterior.checks import default_advice
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from gpssm.starts.build import build
@@ -76,7 +77,9 @@ def fit(
     experiments = as_list(series, u, outputs, inputs)
     if isinstance(spec.settings, Auto):
         if is_open(spec):
-            return warn_of(climb(spec, experiments, runtime))
+            answer = climb(spec, experiments, runtime)
+            notes = tuple(map(default_advice, answer.notes))
+            return warn_of(dataclasses.replace(answer, notes=notes))
         spec = spec.replace(method=FFVD())
     return warn_of(fit_posterior(spec, experiments, runtime))
 

@@ -36,6 +36,7 @@ from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.quick import Quick
 from gpssm.methods.spec import Spec
+from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
 from gpssm.posterior.validation import STACKING, STARTS, make_folds
@@ -242,16 +243,17 @@ class Ladder:
                 "On held-out training rows the nonlinear model is not clearly better than a linear "
                 f"one ({linear[0]}): it has {percent(share)} of the weight of the mixture."
             )
-        answer = mixture
+        answer = dataclasses.replace(mixture, notes=(*notes, *mixture.notes))
         shares = dict(zip(mixture.members, mixture.weights, strict=True))
         name, leading = next(iter(mixture.members.items()))
         if name in nonlinear and shares[name] >= NONLINEAR:
-            answer = dataclasses.replace(leading, comparison=(*leading.comparison, *mixture.table))
+            comparison = (*leading.comparison, *mixture.table)
+            answer = with_notes(dataclasses.replace(leading, comparison=comparison), notes)
             shares = {name: 1.0}
         calibration = mixture_calibration(
             [scores[name] for name in shares], np.array(list(shares.values()))
         )
-        return dataclasses.replace(answer.with_notes(tuple(notes)), calibration=calibration)
+        return dataclasses.replace(answer, calibration=calibration)
 
     def _fit(self, name: str, spec: Spec) -> None:
         """Fit a model to all rows; one that fails is left out."""
@@ -320,7 +322,7 @@ class Ladder:
             raise RuntimeError(" ".join(failures))
         notes = (*self.notes, *failures)
         if len(fitted) == 1:
-            return next(iter(fitted.values())).with_notes(notes)
+            return with_notes(next(iter(fitted.values())), notes)
         weights = [1 / len(fitted)] * len(fitted)
         return Stack.of(fitted, weights, notes=notes)
 

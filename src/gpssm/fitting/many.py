@@ -86,8 +86,8 @@ def fit_many(
     outputs, inputs
         Columns of DataFrames.
     folder
-        Where to save each posterior as it arrives. Those that are there already, of the same data
-        and settings, are not fitted again; failures are.
+        Where to save each posterior as it arrives. A posterior of the same data and settings that
+        is there already is not fitted again; a failure is.
     jobs
         How many to fit at a time on this machine; each process has one thread.
     threads
@@ -135,6 +135,25 @@ def fit_many(
     arrivals = Place(jobs, cluster, threads).run(
         [experiments[name] for name in waiting], partial(_fit_quietly, spec, runtime, threads)
     )
+    fitted = _collect(arrivals, waiting, files, failures, progress)
+    if failures:
+        reasons = (f"{name!r} ({type(e).__name__}: {in_line(e)})" for name, e in failures.items())
+        warnings.warn(
+            f"{len(failures)} of {len(series)} series could not be fitted: {', '.join(reasons)}",
+            stacklevel=2,
+        )
+    posteriors = {name: files.get(name) or fitted[name] for name in series if name not in failures}
+    return Fits(posteriors, failures)
+
+
+def _collect(
+    arrivals: Iterator[tuple[int, Any]],
+    waiting: Sequence[str],
+    files: Mapping[str, Path],
+    failures: dict[str, Exception],
+    progress: Mode,
+) -> dict[str, Posterior | Stack]:
+    """The posteriors that have no file to be saved in; errors are added to `failures`."""
     fitted: dict[str, Posterior | Stack] = {}
     with warnings.catch_warnings():
         # Notes are in the posteriors. Threads share these filters, and must not change them.
@@ -147,21 +166,14 @@ def fit_many(
                 failures[name] = result
             elif was_interrupted(result):
                 raise KeyboardInterrupt(
-                    f"Stopped while {name!r} was fitted. What is in the folder is whole, if there "
-                    "is one: give the same arguments to continue."
+                    f"Stopped while {name!r} was fitted. Posteriors in the folder are complete, if "
+                    "there is one: give the same arguments to continue."
                 )
             elif name in files:
                 result.save(files[name], overwrite=True)
             else:
                 fitted[name] = result
-    if failures:
-        reasons = (f"{name!r} ({type(e).__name__}: {in_line(e)})" for name, e in failures.items())
-        warnings.warn(
-            f"{len(failures)} of {len(series)} series could not be fitted: {', '.join(reasons)}",
-            stacklevel=2,
-        )
-    posteriors = {name: files.get(name) or fitted[name] for name in series if name not in failures}
-    return Fits(posteriors, failures)
+    return fitted
 
 
 def _fit_quietly(

@@ -12,6 +12,7 @@ from gpssm.fitting.choose import choose_starts
 from gpssm.fitting.transfer import check_prior, inherited_spec
 from gpssm.inference.runner import Runtime, run_chains
 from gpssm.methods.spec import Spec
+from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
 
@@ -79,7 +80,8 @@ def fit_posterior(
         Seconds(setup, sample.compile_seconds, sample.run_seconds),
         runtime.seed,
         comparison=choice.comparison,
-    ).with_notes((*choice.starts[0].notes, *notes, *sample.notes))
+    )
+    posterior = with_notes(posterior, (*choice.starts[0].notes, *notes, *sample.notes))
     # Not after Ctrl-C, when there are fewer draws than were asked for.
     if spec.calibrate and not was_interrupted(posterior):
         posterior = posterior.calibrate(without=choice.held_out)

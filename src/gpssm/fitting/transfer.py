@@ -38,7 +38,7 @@ from gpssm.model.means import Shifted
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import map_draws
+from gpssm.posterior.draws import check_states, map_draws
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.update import extend_states
 from gpssm.starts.build import Start
@@ -63,7 +63,7 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
     Start
     """
     chain = int(np.argmax(np.mean(prior.info.log_target, 1)))
-    base, mean, covariance = learned_weights(prior.chain(chain))
+    base, mean, covariance = learned_weights(prior.thinned(chain=chain))
     centre, factor = temper(mean, covariance, strength)
     model = GPSSM.create(
         base.kernel,
@@ -255,7 +255,7 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
     """
     if not isinstance(prior, Posterior):
         raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
-    prior.check_states("a prior")
+    check_states(prior, "a prior")
     if prior.model.basis.shared:
         raise ValueError(
             "prior must have weights of each state's own: fit it with coupling='none' or 'shared'"

@@ -13,7 +13,7 @@ identifier of its own, and all chains continue from where it ended.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,9 +33,7 @@ from gpssm.starts.build import Start
 
 Batching = Literal["auto", "map", "vmap", "shard"]
 
-PILOT = 2**32 - 2  # identifier of the pilot; chains are numbered from 0
 BLOCKS = 50  # blocks in a chunk at most, so that the bar moves and the checkpoint is recent
-DRAW_BYTES = 2**26  # memory for the draws of a chunk, over all chains
 
 
 class ChunkArguments(NamedTuple):
@@ -96,13 +94,13 @@ class ChainLayout(NamedTuple):
     mesh
         The devices over which chains are spread, if they are run at once on several.
     kept_from
-        The first state of each series that draws hold; None for all.
+        The first state of each series that draws hold.
     """
 
     rows: int
     separate: bool
     mesh: Mesh | None
-    kept_from: tuple[int, ...] | None
+    kept_from: tuple[int, ...]
 
 
 class Chains:
@@ -148,7 +146,7 @@ class Chains:
         least_rows: Sequence[int] = (),
     ) -> None:
         self.num_chains = num_chains
-        self.kept_from = kept_from
+        self.kept_from = kept_from or (0,) * len(series)
         self.lengths = [len(item) for item in series]
         self.separate_models = len(starts) > 1
         paths = [start.states for start in starts]
@@ -161,7 +159,9 @@ class Chains:
             for start, states in zip(starts, paths, strict=True)
         ]
         # Converted to JAX arrays here, so that they are put on the device once.
-        members, self.series = jax.tree.map(_as_array, (members, series))
+        members, self.series = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, (members, series)
+        )
         self.members: list[ChainSetup] = members if self.separate_models else members * num_chains
         self.key = jax.random.key(seed, impl="threefry2x32")
         on_cpu = jax.default_backend() == "cpu"
@@ -170,29 +170,28 @@ class Chains:
             mesh = Mesh(np.array(jax.devices()), ("chain",))
         self.devices = jax.devices() if batching == "shard" and on_cpu else []
         if chunk is None:
-            draws = jax.tree.leaves(self._shapes[1].draws)
+            draws = jax.tree.leaves(self.shapes[1].draws)
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in draws)
-            chunk = max(1, min(BLOCKS, DRAW_BYTES // size))
+            chunk = max(1, min(BLOCKS, 2**26 // size))  # 64 MB for the draws of all chains
         separate = on_cpu if batching in ("auto", "shard") else batching == "map"
-        self.layout = ChainLayout(chunk, separate, mesh, kept_from)
+        self.layout = ChainLayout(chunk, separate, mesh, self.kept_from)
         self.compiled = False
         self.compile_seconds = 0.0
         self.run_seconds = 0.0
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[Any, Chunk]:
         """Shapes of the carry and of the results of a chunk of one block, all chains together."""
-        carry, chunk = self._shapes
-        return carry, jax.eval_shape(self._unpad, chunk)
 
-    @cached_property
-    def _shapes(self) -> tuple[Any, Chunk]:
-        """Shapes of what the program returns, where series may be padded."""
-        arguments = self._arguments(0, 1, 1, True)
-        shapes = eqx.filter_eval_shape(_shapes, self.members[0], arguments, self.kept_from)
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype), shapes
+        def evaluate(member: ChainSetup, arguments: ChunkArguments) -> tuple[Any, Chunk]:
+            carry = _start(jnp.asarray(0), None, arguments, member)
+            return carry, _empty(member, carry, arguments, self.kept_from, 1)
+
+        carry, chunk = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self.num_chains, *leaf.shape), leaf.dtype),
+            eqx.filter_eval_shape(evaluate, self.members[0], self._arguments(0, 1, 1, True)),
         )
+        return carry, jax.eval_shape(self._unpad, chunk)
 
     @cached_property
     def _stacked(self) -> ChainSetup:
@@ -264,10 +263,11 @@ class Chains:
     def _unpad(self, chunk: Chunk) -> Chunk:
         """Cut the states of padding rows off."""
         assert chunk.draws is not None
-        first = self.kept_from or [0] * len(self.lengths)
         states = tuple(
             path[:, :, : length + 1 - begin]
-            for path, length, begin in zip(chunk.draws.states, self.lengths, first, strict=True)
+            for path, length, begin in zip(
+                chunk.draws.states, self.lengths, self.kept_from, strict=True
+            )
         )
         return chunk._replace(draws=chunk.draws._replace(states=states))
 
@@ -275,9 +275,8 @@ class Chains:
         self, function: Callable[..., Any], carry: Any, arguments: ChunkArguments, pilot: bool
     ) -> Any:
         """Evaluate a function of one chain for every chain, or for the pilot in place of each."""
-        names = np.arange(self.num_chains)
-        if pilot:
-            names = np.full(self.num_chains, PILOT)
+        # Chains are numbered from 0, and the pilot has a number that no chain has.
+        names = np.full(self.num_chains, 2**32 - 2) if pilot else np.arange(self.num_chains)
         names = names.astype("uint32")
         if not self.layout.separate:
             results = _run(
@@ -400,25 +399,15 @@ def _advance(
     return jax.lax.fori_loop(0, arguments.blocks, run_block, (carry, empty))
 
 
-def _shapes(
-    member: ChainSetup, arguments: ChunkArguments, kept_from: tuple[int, ...] | None
-) -> tuple[Any, Chunk]:
-    """Return the carry of one chain and an empty chunk of one block, for their shapes."""
-    carry = _start(jnp.asarray(0), None, arguments, member)
-    return carry, _empty(member, carry, arguments, kept_from, 1)
-
-
 def _draw(
     method: Method,
     key: PRNGKeyArray,
     carry: Any,
     series: list[Series],
-    kept_from: tuple[int, ...] | None,
+    kept_from: tuple[int, ...],
 ) -> Draw:
     """Return a draw that holds the states from `kept_from` on only."""
     draw = method.draw(key, carry, series)
-    if kept_from is None:
-        return draw
     states = tuple(path[first:] for path, first in zip(draw.states, kept_from, strict=True))
     return draw._replace(states=states)
 
@@ -427,7 +416,7 @@ def _empty(
     member: ChainSetup,
     carry: Any,
     arguments: ChunkArguments,
-    kept_from: tuple[int, ...] | None,
+    kept_from: tuple[int, ...],
     blocks: int,
 ) -> Chunk:
     """Return a chunk of zeros for one chain."""
@@ -442,16 +431,8 @@ def _empty(
     )
 
 
-def _as_array(leaf: Any) -> Any:
-    return jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf
-
-
 def _is_spread(batching: Batching, num_chains: int) -> bool:
     """Return whether chains are spread over all devices."""
-    if batching not in get_args(Batching):
-        raise ValueError(
-            f"batching must be one of {', '.join(get_args(Batching))}, got {batching!r}."
-        )
     number = len(jax.devices())
     if batching == "shard" and num_chains % number:
         raise ValueError(

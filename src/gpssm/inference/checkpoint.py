@@ -22,7 +22,6 @@ import numpy as np
 
 from gpssm.core.files import read_npz, write_atomically
 
-FINGERPRINT = "fingerprint.json"
 CARRY = "carry.npz"
 
 
@@ -51,7 +50,7 @@ class Checkpoint:
             The checkpoint.
         """
         checkpoint = cls(Path(folder))
-        path = checkpoint.folder / FINGERPRINT
+        path = checkpoint.folder / "fingerprint.json"
         if not path.exists():
             checkpoint.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(dict(fingerprint), indent=1)

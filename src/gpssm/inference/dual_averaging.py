@@ -10,10 +10,6 @@ from jaxtyping import Array, Bool, Float
 
 from gpssm.core.loops import choose
 
-SHRINKAGE = 0.2  # γ: how strongly steps are drawn to the centre
-DELAY = 10.0  # t₀: updates by which the first ones count less
-DECAY = 0.75  # of the weights of early steps in the average
-
 
 class StepSize(NamedTuple):
     """The step in use and its weighted average, both as logarithms, with what the recursion
@@ -49,7 +45,9 @@ def update(
 ) -> StepSize:
     """Take one step of the recursion.
 
-    H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ.
+    H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ,  with γ = .2, how
+    strongly steps are drawn to the centre, and t₀ = 10, by which the first updates count less.
+    Early steps have weights that decay as t^−¾ in the average.
 
     Parameters
     ----------
@@ -63,10 +61,10 @@ def update(
         Where false the state stays as it is.
     """
     count = state.updates + 1
-    weight = 1 / (count + DELAY)
+    weight = 1 / (count + 10.0)
     error = (1 - weight) * state.error + weight * (target - acceptance)
-    log_step = state.centre - jnp.sqrt(count) / SHRINKAGE * error
-    fade = count**-DECAY
+    log_step = state.centre - jnp.sqrt(count) / 0.2 * error
+    fade = count**-0.75
     log_average = fade * log_step + (1 - fade) * state.log_average
     moved = StepSize(log_step, log_average, state.centre, error, count)
     return choose(jnp.asarray(adapting), moved, state)

@@ -12,24 +12,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.loops import iterate
-
-DIVERGENCE = 1000.0  # an energy error beyond this is no discretisation error any more
-JITTER = 0.2  # relative spread of the step size, so that no trajectory length is resonant
+from gpssm.model.types import Info
 
 LogDensity = Callable[[Float[Array, " n"]], Float[Array, ""]]
-
-
-class Outcome(NamedTuple):
-    """How a move went: where it ended, the log density there, and figures of the trajectory."""
-
-    position: Float[Array, " n"]
-    value: Float[Array, ""]
-    acceptance: Float[Array, ""]
-    divergent: Bool[Array, ""]
-    energy: Float[Array, ""]
 
 
 class TrajectoryEnd(NamedTuple):
@@ -66,7 +54,8 @@ def propose(
     log_density
         log π.
     step
-        ε in radians, to which a random share of itself is added.
+        ε in radians, up to a fifth of which is added or taken away at random, so that no length of
+        a trajectory is resonant.
     num_steps
         Steps of the trajectory, at least one.
     free
@@ -74,7 +63,7 @@ def propose(
         π.
     """
     momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
-    angle = step * jax.random.uniform(jitter_key, minval=1 - JITTER, maxval=1 + JITTER)
+    angle = step * jax.random.uniform(jitter_key, minval=0.8, maxval=1.2)
     cosine = jnp.cos(angle)
     sine = jnp.sin(angle)
 
@@ -108,7 +97,8 @@ def move(
     step: Float[Array, ""],
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
-) -> Outcome:
+    divergence: float = 1000.0,
+) -> tuple[Float[Array, " n"], Info]:
     """Propose the end of a trajectory, and accept it or stay, which leaves the law invariant.
 
     Parameters
@@ -117,6 +107,15 @@ def move(
         Random key.
     position, log_density, step, num_steps, free
         As of `propose`.
+    divergence
+        The energy error beyond which it is no discretisation error any more.
+
+    Returns
+    -------
+    position : array
+        Where the move ended.
+    info : Info
+        The log density there, and figures of the trajectory.
     """
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
     end = propose(momentum_key, jitter_key, position, log_density, step, num_steps, free)
@@ -124,4 +123,5 @@ def move(
     accepted = jax.random.uniform(accept_key) < acceptance
     position = jnp.where(accepted, end.position, position)
     value = jnp.where(accepted, end.after, end.before)
-    return Outcome(position, value, acceptance, end.gain > DIVERGENCE, end.energy)
+    gradients = jnp.asarray(num_steps + 1.0)
+    return position, Info(value, acceptance, end.gain > divergence, end.energy, gradients)

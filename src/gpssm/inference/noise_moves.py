@@ -35,21 +35,12 @@ from gpssm.inference.dual_averaging import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters
 from gpssm.inference.whitening import first_order, unstack
 from gpssm.model.target import log_target
+from gpssm.starts.build import NOISES
 
-NOISES = ("log_process_std", "likelihood.log_std")
-# Moves between two draws of the weights, and rounds of both in an iteration; fewer of these, and
-# then of the others, where moves times rows would be more than so many.
-MOVES = 3
-ROUNDS = 4
-ROWS = 10_000
-# What an iteration may leave of the correlation of the noises with where they were: more rounds
-# than that takes are not made, once so many have been counted.
-STALE = 0.6
-ENOUGH = 40.0
-ACCEPTANCE = 0.3  # that its step aims at
-FIRST_SPREAD = 0.2  # of a log standard deviation in the posterior, before much is known of it
-LEAST_SPREAD = 0.02
-PRIOR_COUNT = 10.0  # draws that the first guess is worth
+MOVES = 3  # between two draws of the weights
+ROWS = 10_000  # times the moves of an iteration, at most
+ENOUGH = 40.0  # rounds from which on it is known how far one of them moves the noises
+LEAST_SPREAD = 0.02  # of a log standard deviation in the posterior
 
 
 class Phase(NamedTuple):
@@ -80,10 +71,10 @@ class Walk(NamedTuple):
     rounds: Float[Array, ""]
 
     def spread(self) -> Float[Array, "p p"]:
-        """Return a root of the noises' covariance."""
+        """Return a root of the noises' covariance, with a first guess of .2² worth ten draws."""
         identity = jnp.eye(self.mean.size, dtype=self.mean.dtype)
-        total = PRIOR_COUNT * FIRST_SPREAD**2 * identity + self.square
-        covariance = total / (PRIOR_COUNT + self.num_draws)
+        total = 10.0 * 0.2**2 * identity + self.square
+        covariance = total / (10.0 + self.num_draws)
         return cholesky(covariance + LEAST_SPREAD**2 * identity, jitter=0.0)
 
     def learn(self, noises: Float[Array, " p"]) -> "Walk":
@@ -98,15 +89,16 @@ class Walk(NamedTuple):
         """Return how often weights are drawn in an iteration: once before chains part.
 
         A round leaves a correlation of ρ = 1 − E(θ' − θ)² / 2 var θ with where the noises were, n
-        of them about ρⁿ. The noise that moves least decides. A GPU waits for each round, and for
-        any loop whose length it has to look up.
+        of them about ρⁿ. There are as many as leave .6 of it, and four at most. The noise that
+        moves least decides. A GPU waits for each round, and for any loop whose length it has to
+        look up.
         """
-        most = min(ROUNDS, ROWS // (MOVES * rows)) if on_cpu() else 1
+        most = min(4, ROWS // (MOVES * rows)) if on_cpu() else 1
         if most <= 1:
             return 1
         variance = jnp.diagonal(self.square) / jnp.maximum(self.num_draws, 1.0) + LEAST_SPREAD**2
         share = jnp.min(self.moved / (2 * variance * jnp.maximum(self.rounds, 1.0)), initial=1.0)
-        needed = jnp.ceil(jnp.log(STALE) / jnp.log1p(-jnp.clip(share, 0.01, 0.99)))
+        needed = jnp.ceil(jnp.log(0.6) / jnp.log1p(-jnp.clip(share, 0.01, 0.99)))
         rounds = jnp.where(self.rounds < ENOUGH, most, jnp.clip(needed, 1, most))
         return jnp.where(in_step(parted), rounds, 1).astype(int)
 
@@ -228,7 +220,7 @@ def _walk(
         noises, states, value = choose(
             accepted, (point.proposed, moved, value), (point.noises, point.states, point.value)
         )
-        step = dual_averaging.update(point.walk.step, acceptance, ACCEPTANCE)
+        step = dual_averaging.update(point.walk.step, acceptance, target=0.3)
         learned = point.walk._replace(step=step).learn(noises)
         walk = choose(adapting & ~is_first, learned, point.walk)
         direction = jax.random.normal(keys(index + 1)[0], noises.shape)

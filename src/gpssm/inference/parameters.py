@@ -33,10 +33,6 @@ from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.target import log_collapsed, weights_given_states
 
-# Of HMC on the leaves without an exact conditional: leapfrog steps, their size at first, and the
-# acceptance it aims at.
-NUM_STEPS, FIRST_STEP, ACCEPTANCE = 5, 0.05, 0.8
-
 
 class Parameters(NamedTuple):
     """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move
@@ -49,10 +45,6 @@ class Parameters(NamedTuple):
 
 
 Density = Callable[[GPSSM], Float[Array, ""]]
-MANY_ROWS, MOST_TIMES = (
-    500,
-    10 / 3,
-)  # from which on a learning rate is what it says, and how much larger it is before
 
 
 class ParameterMoves(NamedTuple):
@@ -65,7 +57,7 @@ class ParameterMoves(NamedTuple):
     def init(self) -> Parameters:
         """The model's own values to start from."""
         memory = self._optimiser().init(self.model.leaves("optimise"))
-        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(FIRST_STEP))
+        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(0.05))
 
     def apply(self, parameters: Parameters) -> GPSSM:
         """The model at these parameters."""
@@ -169,9 +161,10 @@ class ParameterMoves(NamedTuple):
 
         adapting = iteration < self.num_warmup
         standard = (current - centre) / scale
-        outcome = hmc.move(key, standard, log_density, parameters.step.size(adapting), NUM_STEPS)
-        step = dual_averaging.update(parameters.step, outcome.acceptance, ACCEPTANCE, adapting)
-        leaves = parameters.leaves | unravel(centre + scale * outcome.position)
+        size = parameters.step.size(adapting)
+        position, info = hmc.move(key, standard, log_density, size, num_steps=5)
+        step = dual_averaging.update(parameters.step, info.acceptance, 0.8, adapting)
+        leaves = parameters.leaves | unravel(centre + scale * position)
         return parameters._replace(leaves=leaves, step=step)
 
     def optimise(
@@ -232,7 +225,7 @@ def rate_for(learning_rate: float, states: States) -> float:
     free runs need.
     """
     rows = sum(len(path) - 1 for path in states)
-    return learning_rate * min(max(MANY_ROWS / rows, 1.0), MOST_TIMES)
+    return learning_rate * min(max(500 / rows, 1.0), 10 / 3)
 
 
 def annealed_adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:

@@ -21,8 +21,6 @@ Item = TypeVar("Item")
 Mode = bool | Literal["plain"]
 
 WIDE_TERMINAL = 110  # columns of a terminal from which a bar shows all figures
-NOTEBOOK_WIDTH = 100  # columns of a bar in a notebook
-FEWEST_DRAWS = 8  # draws in a chain below which R-hat says nothing
 
 
 class Status(NamedTuple):
@@ -79,9 +77,9 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     Returns
     -------
     float
-        R-hat, NaN while there are too few draws or a value is not finite.
+        R-hat, NaN while there are fewer than eight draws in a chain, or a value is not finite.
     """
-    if log_target.shape[1] < FEWEST_DRAWS or not np.isfinite(log_target).all():
+    if log_target.shape[1] < 8 or not np.isfinite(log_target).all():
         return float("nan")
     groups = log_target[:, None] if separate_models else log_target[None]
     return max(float(rhat(group)) for group in groups)
@@ -161,13 +159,16 @@ def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..
     if console.is_jupyter:
         # One bar only needs to start its line again, which a notebook can do. Rich would use a
         # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
-        console = Console(force_jupyter=False, force_terminal=True, width=NOTEBOOK_WIDTH)
+        console = Console(force_jupyter=False, force_terminal=True, width=100)
+    # Work whose number of steps is unknown has no end to count to, and a few steps, such as fits of
+    # baselines, differ too much to reckon the time left from.
+    counted = () if total is None else (MofNCompleteColumn(),)
+    counted += (TimeRemainingColumn(),) if total is not None and total >= 20 else ()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(40 if console.width >= WIDE_TERMINAL else 12),
-        MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *counted,
         TextColumn("{task.fields[facts]}"),
     )
     with Progress(*columns, console=console, get_time=ticks) as bar:

@@ -282,6 +282,19 @@ def _join(parts: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
+def _fingerprint(
+    series: list[Series], runtime: Runtime, identity: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what a checkpoint must agree with to be continued."""
+    return {
+        "data": digest(series),
+        **identity,
+        "seed": str(runtime.seed),
+        "chains": str(runtime.num_chains),
+        "version": gpssm.__version__,
+    }
+
+
 @in_double_precision
 def run_chains(
     method: MethodSettings,
@@ -329,35 +342,16 @@ def run_chains(
     )
     if independent is not None:
         draws, info = independent
-        first = (0,) * len(series) if kept_from is None else kept_from
+        first = kept_from or (0,) * len(series)
         states = tuple(path[:, :, begin:] for path, begin in zip(draws.states, first, strict=True))
         warmup = jax.tree.map(lambda leaf: leaf[:, :0], info)
         return Sample(draws._replace(states=states), info, warmup, 0.0, ticks() - began, ())
-    chains = Chains(
-        method,
-        starts,
-        series,
-        runtime.seed,
-        runtime.num_chains,
-        runtime.batching,
-        runtime.chunk,
-        kept_from,
-        least_rows,
-    )
+    how = (runtime.seed, runtime.num_chains, runtime.batching, runtime.chunk)
+    chains = Chains(method, starts, series, *how, kept_from, least_rows)
     checkpoint = None
     if runtime.checkpoint is not None:
-        if identity is None:
-            identity = {
-                "method": stable_repr(method),
-                "model": digest([start.model for start in starts]),
-            }
-        fingerprint = {
-            "data": digest(series),
-            **identity,
-            "seed": str(runtime.seed),
-            "chains": str(runtime.num_chains),
-            "version": gpssm.__version__,
-        }
+        models = {"method": stable_repr(method), "model": digest([item.model for item in starts])}
+        fingerprint = _fingerprint(series, runtime, models if identity is None else identity)
         fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     separate = separate or len(starts) > 1

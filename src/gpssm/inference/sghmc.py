@@ -31,8 +31,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-FORGETTING = 0.75  # 1 would never forget the way in, ½ or less would follow the noise
-
 ValueAndGrad = Callable[[Float[Array, " n"]], tuple[Float[Array, ""], Float[Array, " n"]]]
 
 
@@ -67,7 +65,8 @@ def step(
     """One step up log π; `grad_fn` gives log π and its gradient, as `jax.value_and_grad` does."""
     value, slope = grad_fn(state.position)
     num_averaged = state.num_averaged + burn_in
-    rate = jnp.where(burn_in, (num_averaged + 1.0) ** -FORGETTING, 0.0)
+    # An exponent of 1 would never forget the way in, one of ½ or less would follow the noise.
+    rate = jnp.where(burn_in, (num_averaged + 1.0) ** -0.75, 0.0)
     V_hat = (1 - rate) * state.V_hat + rate * slope**2
     scale = learning_rate**2 / jnp.sqrt(V_hat)
     noise = jax.random.normal(key, slope.shape, slope.dtype)

@@ -29,16 +29,14 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.starts.build import SLACK
 
-SLACK_OF_ROWS = 1.5  # times the rows: .003 for 500 of them
-
 
 def slack_of(rows: int) -> float:
     """Return the prior standard deviation of a linear mean around the linear fit to so many rows.
 
     One that is free soon leaves what simulations need, and learns the next step; of few rows the
-    fit knows little.
+    fit knows little. It is .003 for 500 rows.
     """
-    return min(SLACK, SLACK_OF_ROWS / rows)
+    return min(SLACK, 1.5 / rows)
 
 
 @dataclass(frozen=True)
@@ -79,30 +77,27 @@ class Schedule:
     spread
         Where the pilot ends chains part, to places so many times as wide as the coordinates take
         the posterior for: from one point on they would agree whether they have settled or not.
-    refreshes
-        Shares of the warm-up after which the coordinates are refreshed; the last one when
-        parameters are no longer learned.
-    late_refresh
-        One more share, at the mean of a chain's own states, if at least `late_iterations` are left
-        for the step to adapt to it.
     late_iterations
-        See there.
+        Iterations that have to be left of the warm-up for a late refresh of the coordinates.
     """
 
     angle: float
     first_step: float
     longest_step: float = math.inf
     spread: float = 1.0
-    refreshes: tuple[float, ...] = (0.1, 0.25, 0.5, 0.7)
-    late_refresh: float = 0.85
     late_iterations: float = math.inf
 
     def iterations(self, num_warmup: int) -> np.ndarray:
-        """Return the iterations that begin with a refresh, the first one among them."""
-        shares = self.refreshes
-        if (1 - self.late_refresh) * num_warmup >= self.late_iterations:
-            shares = (*shares, self.late_refresh)
-        return np.unique([0, *(int(share * num_warmup) for share in shares)])
+        """Return the iterations that begin with a refresh, the first one among them.
+
+        The others come after shares of the warm-up, the last when parameters are no longer learned;
+        and late, at the mean of a chain's own states, if enough iterations are left for the step to
+        adapt to it.
+        """
+        shares = [0, 0.1, 0.25, 0.5, 0.7]
+        if (1 - 0.85) * num_warmup >= self.late_iterations:
+            shares.append(0.85)
+        return np.unique([int(share * num_warmup) for share in shares])
 
 
 class Carry(NamedTuple):

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpssm.core.chunks import map_rows, sum_rows
 from gpssm.core.linalg import (
     BlockCholesky,
     BlockTridiagonal,
@@ -36,6 +35,7 @@ from gpssm.core.linalg import (
     solve_lower,
     solve_upper,
 )
+from gpssm.core.loops import map_rows, sum_rows
 from gpssm.data.padding import moves, real_states
 from gpssm.data.series import Series
 from gpssm.inference.settings import States
@@ -276,7 +276,7 @@ def whiten(
     weights = weights_given(statistics, model.process_variance, model.basis.shared)
     linear = first_order(model, weights.mean, centre, series)
     u = between([jnp.asarray(rows.u, centre.dtype) for rows in series])
-    coupling = Coupling(model, centre, u, linear.jacobian, 1 - linear.first[1:])
+    coupling = Coupling(model, (centre[:-1], u, 1 - linear.first[1:]), linear.jacobian)
     factor = block_cholesky(linear.precision(model))
     columns = _soft_directions(coupling, statistics.gram, factor, min(rank, centre.size))
     first = linear.first[:, None, None] * columns
@@ -368,24 +368,21 @@ class Coupling(NamedTuple):
     ----------
     model
         The model.
-    centre, u
-        The path, and the inputs.
+    rows
+        The path but for its last state (N−1, Dx), the inputs (N−1, Du), and 0 between two series
+        and to states that pad, else 1 (N−1,).
     jacobian
         F.
-    moves
-        0 between two series and to states that pad, else 1.
     """
 
     model: GPSSM
-    centre: Float[Array, "N Dx"]
-    u: Float[Array, "N-1 Du"]
+    rows: tuple[Array, Array, Array]
     jacobian: Float[Array, "N-1 Dx Dx"]
-    moves: Float[Array, " N-1"]
 
     def errors(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "N-1 Dx r"]:
         """Return D of every column, zero where nothing moves."""
         change = jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:]
-        return self.moves[:, None, None] * change
+        return self.rows[2][:, None, None] * change
 
     def squares(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "Dx r r"]:
         """Return (D C)_dᵀ(D C)_d for the columns C."""
@@ -398,7 +395,7 @@ class Coupling(NamedTuple):
             *inputs, errors = rows
             return jnp.einsum("dtm,tdr->dmr", self._gain(*inputs), errors)
 
-        return sum_rows(add_up, (*self._rows, self.errors(columns)))
+        return sum_rows(add_up, (*self.rows, self.errors(columns)))
 
     def transposed(self, weights: Float[Array, "Dx M r"]) -> Float[Array, "N Dx r"]:
         """Return DᵀA of every column of weights."""
@@ -406,13 +403,9 @@ class Coupling(NamedTuple):
         def along(rows: tuple[Array, ...]) -> Float[Array, "T Dx r"]:
             return jnp.einsum("dtm,dmr->tdr", self._gain(*rows), weights)
 
-        ahead = map_rows(along, self._rows)
+        ahead = map_rows(along, self.rows)
         back = jnp.einsum("tij,tir->tjr", self.jacobian, ahead)
         return _pad_rows(back, 0, 1) - _pad_rows(ahead, 1, 0)
-
-    @property
-    def _rows(self) -> tuple[Array, ...]:
-        return self.centre[:-1], self.u, self.moves
 
     def _gain(self, x: Array, u: Array, moves: Array) -> Float[Array, "Dx T M"]:
         return moves[None, :, None] * self.model.transition()(x, u).gain

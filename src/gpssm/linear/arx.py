@@ -1,4 +1,4 @@
-"""Regressions of outputs on past outputs and inputs: orders by BIC, or long and regularised.
+"""Regressions of outputs on past outputs and inputs: few lags by BIC, many regularised, reduced.
 
     y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + N(0, σ²)
 
@@ -16,6 +16,22 @@ and s the inner products of the centred regressors with each other and with the 
 
     M = I + r^½ S r^½,   m = r^½ M⁻¹ r^½ s,   σ² = (yᵀy − sᵀm) / N
     −log p(y) = ½ N log σ² + ½ log det M + const
+
+**Reduced.** State-space models of all low orders come out of a long regularised regression. Its
+state f_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …] is all that the past says about the outputs to come.
+Of what it says about the next H of them, Σ_h^(-½) C A^h f_t with Σ_h the covariance of the forecast
+h rows ahead, the principal components over the training rows are the states of a smaller model:
+
+    z_t = T f_t,   T = first n rows of Vᵀ L⁻¹,   U S Vᵀ = [Σ_h^(-½) C A^h]_h L,   L Lᵀ = Cov(f)
+
+They are nested, so that the states of order n are the first of those of a larger order, and errors
+count at the horizon of use by how large they are beside what cannot be forecast anyway. The rest is
+least squares in innovations form, for which the states are known at every row:
+
+    y_t = H z_t + D u_t + d + e_t,   z_{t+1} = F z_t + G u_t + g + K e_t,   e_t ~ N(0, Σ)
+
+This is subspace identification by a long regression (Jansson 2003; SSARX), with a regression that
+is regularised.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,20 +51,22 @@ from gpssm.linear.state_space import LinearSSM
 NO_NOISE = 1e-4
 # Of a plain regression, relative to each regressor's mean square: inputs may be constant.
 RIDGE = 1e-8
-LEAST_EIGENVALUE = 1e-6  # of the errors' correlations: outputs may be copies of each other
 ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient of a plain regression needs at least
-TOLERANCE = 1e-5  # of the log marginal likelihood, relative: a hundredth of a nat for 500 rows
 LAGS = 20  # of outputs and of inputs in a regularised regression
-NUM_LBFGS = 60  # steps up the marginal likelihood, at most; it is flat around its maximum
 
 
 class Regression(NamedTuple):
-    """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, covariance)."""
+    """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, covariance).
+
+    `hyper` has the prior of a regularised regression: of each output, log c of its responses to
+    outputs and then to inputs, and logit λ of each.
+    """
 
     outputs: Float[np.ndarray, "na Dy Dy"]
     inputs: Float[np.ndarray, "nb Dy Du"]
     offset: Float[np.ndarray, " Dy"]
     covariance: Float[np.ndarray, "Dy Dy"]
+    hyper: Float[np.ndarray, "Dy 2*(Dy+Du)"] | None = None
 
 
 class Products(NamedTuple):
@@ -108,9 +126,8 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            scores[na, nb] = everything.rows * error + len(chosen) * outputs * np.log(
-                everything.rows
-            )
+            cost = len(chosen) * outputs * np.log(everything.rows)
+            scores[na, nb] = everything.rows * error + cost
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 
@@ -163,33 +180,18 @@ def _positive(
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
     values, vectors = np.linalg.eigh(correlation)
-    correlation = (vectors * np.maximum(values, LEAST_EIGENVALUE)) @ vectors.T
+    # Outputs may be copies of each other.
+    correlation = (vectors * np.maximum(values, 1e-6)) @ vectors.T
     scale = np.sqrt(variance / np.diagonal(correlation))
     return scale[:, None] * correlation * scale
 
 
-class Shrinkage(NamedTuple):
-    """log c and logit λ of the kernel of each response: to outputs first, then to inputs."""
-
-    log_scale: Float[np.ndarray, "Dy Dy+Du"]
-    logit_decay: Float[np.ndarray, "Dy Dy+Du"]
-
-
-class Regularised(NamedTuple):
-    """A regularised regression and the hyper-parameters of its prior."""
-
-    regression: Regression
-    shrinkage: Shrinkage
-
-
-# The range of log c and of logit λ: from no response at all to one without a prior, and decays
-# within one to 400 rows.
-LOG_SCALE, LOGIT_DECAY = (-25.0, 25.0), (-4.0, 6.0)
-
-
 def regress_regularised(
-    series: Sequence[Series], na: int = LAGS, nb: int = LAGS, start: Shrinkage | None = None
-) -> Regularised:
+    series: Sequence[Series],
+    na: int = LAGS,
+    nb: int = LAGS,
+    start: Float[np.ndarray, "Dy 2*(Dy+Du)"] | None = None,
+) -> Regression:
     """The posterior mean under TC kernels, with hyper-parameters of greatest marginal likelihood.
 
     Parameters
@@ -202,15 +204,10 @@ def regress_regularised(
     start
         Hyper-parameters to start the search from, those of a regression on other rows of the same
         system.
-
-    Returns
-    -------
-    The regression and its hyper-parameters.
     """
     width, controls = series[0].output_dim, series[0].input_dim
     most = max(1, max(len(item) for item in series) // 4)
     na, nb = min(na, most), min(nb, most)
-    signals = width + controls
     lags = np.array([na] * width + [nb] * controls)
     columns = [np.arange(k, na * width, width) for k in range(width)]
     columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
@@ -231,21 +228,18 @@ def regress_regularised(
         cross = sums.T @ (parts.cross[:-1, k] - parts.rows * mean * level)[order]
         target = max(parts.target[k, k] - parts.rows * level**2, 0.0)
         problem = Ridge(square, cross, target + rows * NO_NOISE**2, max(rows - 1, 1), lags)
-        best = problem.maximise(
-            None if start is None else np.concatenate([leaf[k] for leaf in start])
-        )
+        best = problem.maximise(None if start is None else start[k])
         increments, variance[k] = problem.posterior_mean(best)
         coefficients[order, k] = sums @ increments
         coefficients[-1, k] = level - mean @ coefficients[:-1, k]
         result.append(best)
-    hyper = np.stack(result)
     # Correlations of the errors are those of the residuals; their variances account for the
     # effective parameters.
     residual = _error_covariance(shared, coefficients)
     scale = np.sqrt(variance / np.maximum(np.diagonal(residual), NO_NOISE**2))
     covariance = _positive(scale[:, None] * residual * scale, variance)
     regression = _regression(coefficients, covariance, na, nb, series[0])
-    return Regularised(regression, Shrinkage(hyper[:, :signals], hyper[:, signals:]))
+    return regression._replace(hyper=np.stack(result))
 
 
 class Ridge(NamedTuple):
@@ -294,11 +288,16 @@ class Ridge(NamedTuple):
         return float(value), np.array([*by_scale, *by_decay])
 
     def maximise(self, start: Float[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
-        """The hyper-parameters of greatest marginal likelihood."""
+        """The hyper-parameters of greatest marginal likelihood, which is flat around its maximum.
+
+        log c goes from no response at all to one without a prior, λ from decays within one row to
+        400 of them.
+        """
         start = np.repeat([2.0, 1.5], len(self.lags)) if start is None else start
-        bounds = [LOG_SCALE] * len(self.lags) + [LOGIT_DECAY] * len(self.lags)
+        bounds = [(-25.0, 25.0)] * len(self.lags) + [(-4.0, 6.0)] * len(self.lags)
         objective: Callable[[np.ndarray], tuple[float, np.ndarray]] = self.loss
-        options = {"maxiter": NUM_LBFGS, "ftol": TOLERANCE}
+        # A relative tolerance of 1e-5 is a hundredth of a nat for 500 rows.
+        options = {"maxiter": 60, "ftol": 1e-5}
         return scipy.optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
         ).x
@@ -361,3 +360,100 @@ def to_state_space(regression: Regression) -> LinearSSM:
     return LinearSSM(
         transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width)
     )
+
+
+class Reduction(NamedTuple):
+    """Components z_t of each row and of the next one, its inputs and outputs; singular values."""
+
+    before: Float[np.ndarray, "N n"]
+    after: Float[np.ndarray, "N n"]
+    u: Float[np.ndarray, "N Du"]
+    y: Float[np.ndarray, "N Dy"]
+    singular_values: Float[np.ndarray, " n"]
+
+
+def reduce(
+    regression: Regression, series: Sequence[Series], max_order: int, horizon: int
+) -> Reduction:
+    """The leading components of what the regression's state says about the next outputs."""
+    na, nb = len(regression.outputs), len(regression.inputs)
+    rows = [_lags(item, na, nb) for item in series if len(item) > max(na, nb - 1)]
+    before, after = (
+        np.concatenate([part[shift : len(part) - 1 + shift] for part, _ in rows])
+        for shift in (0, 1)
+    )
+    centre = before.mean(0)
+    covariance = (before - centre).T @ (before - centre) / len(before)
+    # Smooth signals are collinear.
+    ridge = 1e-9 * (np.trace(covariance) / len(covariance) + 1e-9)
+    factor = np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
+    weighted = _weighted_observability(to_state_space(regression), horizon) @ factor
+    _, singular_values, directions = np.linalg.svd(weighted, full_matrices=False)
+    order = min(max_order, int(np.sum(singular_values > 1e-9 * singular_values[0])))
+    projection = scipy.linalg.solve_triangular(factor, directions[:order].T, lower=True, trans=1)
+    u, y = (
+        np.concatenate(parts) for parts in zip(*((item.u, item.y) for _, item in rows), strict=True)
+    )
+    return Reduction(
+        (before - centre) @ projection, (after - centre) @ projection, u, y, singular_values[:order]
+    )
+
+
+def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
+    """The regression's state before each row with all its lags, and after the last; these rows."""
+    skip = max(na, nb - 1)
+    longer = Series(np.vstack([series.y, series.y[-1:]]), np.vstack([series.u, series.u[-1:]]))
+    z, _ = regressors(interpolated(longer), na, nb, skip)
+    width, controls = series.output_dim, series.input_dim
+    state = np.delete(z, [*range(na * width, na * width + controls), z.shape[1] - 1], axis=1)
+    return state, series[skip:]
+
+
+def _weighted_observability(model: LinearSSM, horizon: int) -> Float[np.ndarray, "H*Dy Dx"]:
+    """Rows Σ_h^(-½) C A^(h+1), h = 0..H−1, with Σ_h the covariance of outputs h + 1 rows ahead."""
+    reach, noise, rows = model.C, np.zeros((len(model.d), len(model.d))), []
+    for _ in range(horizon):
+        noise = noise + reach @ model.process_cov @ reach.T
+        reach = reach @ model.transition
+        factor = np.linalg.cholesky(noise)
+        rows.append(scipy.linalg.solve_triangular(factor, reach, lower=True))
+    return np.concatenate(rows)
+
+
+def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
+    """The model with the first `order` components as states.
+
+    Its state is x_{t+1} = [z_{t+1}; y_t], so that innovations, which move both, are its noise:
+
+        A = [F 0; H 0]   B = [G; D]   b = [g; d]   C = [0 I]   Q = [K; I] Σ [K; I]ᵀ   R = 0
+    """
+    width, controls = reduction.y.shape[1], reduction.u.shape[1]
+    order = min(order, reduction.before.shape[1])
+    observed = np.isfinite(reduction.y).all(1)
+    z, after, u, y = (
+        part[observed]
+        for part in (reduction.before[:, :order], reduction.after[:, :order], *reduction[2:4])
+    )
+    inputs = np.hstack([z, u, np.ones((len(z), 1))])
+    outputs = _regress_rows(inputs, y)
+    errors = y - inputs @ outputs.T
+    dynamics = _regress_rows(np.hstack([inputs, errors]), after)
+    freedom = max(len(errors) - inputs.shape[1], 1)
+    covariance = errors.T @ errors / freedom + NO_NOISE**2 * np.eye(width)
+    gain = np.vstack([dynamics[:, -width:], np.eye(width)])
+    transition, control = (
+        np.zeros((order + width, order + width)),
+        np.empty((order + width, controls)),
+    )
+    transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
+    control[:] = np.vstack(
+        [dynamics[:, order : order + controls], outputs[:, order : order + controls]]
+    )
+    offset = np.concatenate([dynamics[:, order + controls], outputs[:, -1]])
+    emission = np.eye(width, order + width, order)
+    noise = gain @ covariance @ gain.T
+    return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))
+
+
+def _regress_rows(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(inputs, targets, rcond=1e-10)[0].T

@@ -19,7 +19,7 @@ before each of them, and simulates the window.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -30,15 +30,14 @@ from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
     NO_NOISE,
-    Shrinkage,
+    innovations_form,
+    reduce,
     regress,
     regress_regularised,
     select_orders,
     to_state_space,
 )
-from gpssm.linear.reduction import innovations_form, reduce
-from gpssm.linear.stability import stabilise
-from gpssm.linear.state_space import LinearSSM
+from gpssm.linear.state_space import LinearSSM, stabilise
 
 Horizon = int | Literal["simulation"]
 HORIZON = 30
@@ -46,8 +45,7 @@ MAX_ORDER = 10
 MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the memory of `arx-reg`
 # Shares of each series that are held out in turn.
 FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
-ORIGINS = 40  # of the forecasts of a window, at most
-CLOSE = 1.05  # times the least loss of a state-space model
+
 MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
@@ -96,7 +94,8 @@ class Council:
         ranked = [name for name in self.models if name.startswith("ss-")]
         if not ranked:
             return (1,)
-        bound = CLOSE * self.losses(ranked[0]).mean() if len(self.losses(ranked[0])) else np.inf
+        least = self.losses(ranked[0])
+        bound = 1.05 * least.mean() if len(least) else np.inf
         close = min(int(name[3:]) for name in ranked if not self.losses(name).mean() > bound)
         simple = min(int(name[3:]) for name in ranked if not self.is_better(ranked[0], name))
         return (close, simple) if simple < close else (close,)
@@ -128,7 +127,7 @@ def council(
     fitted to so few rows is left out.
     """
     steps = HORIZON if horizon == "simulation" else horizon
-    models, shrinkage = fit_members(series, steps, max_order, members)
+    models, hyper = fit_members(series, steps, max_order, members)
     scale = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     parts: list[dict[str, np.ndarray]] = []
@@ -136,7 +135,7 @@ def council(
         windows = [item.y[slice(*_window(item, fold))] for item in series]
         observed = any(np.isfinite(window).any() for window in windows)
         if observed and (rest := _without(series, fold)):
-            fitted, _ = fit_members(rest, steps, max_order, members, shrinkage)
+            fitted, _ = fit_members(rest, steps, max_order, members, hyper)
             parts.append(_score(fitted, series, fold, steps, scale))
     scores = {
         name: Scores(*np.array([part[name] for part in parts]).reshape(-1, len(Scores._fields)).T)
@@ -157,31 +156,33 @@ def fit_members(
     horizon: int = HORIZON,
     max_order: int = MAX_ORDER,
     members: Sequence[str] = MEMBERS,
-    start: dict[str, Shrinkage] | None = None,
-) -> tuple[dict[str, LinearSSM], dict[str, Shrinkage]]:
+    start: dict[str, Any] | None = None,
+) -> tuple[dict[str, LinearSSM], dict[str, Any]]:
     """Members by name, and the hyper-parameters of regularised ones, found from `start` on."""
-    start = {} if start is None else start
+    start = start or {}
     models: dict[str, LinearSSM] = {}
-    shrinkage: dict[str, Shrinkage] = {}
+    hyper: dict[str, Any] = {}
     for name in members:
         with suppress(ValueError):
             if name == "arx":
                 models[name] = to_state_space(regress(series, *select_orders(series)))
             elif name == "arx-memory":
                 long = regress_regularised(series, *MEMORY, start.get(name))
-                models[name], shrinkage[name] = to_state_space(long.regression), long.shrinkage
-            elif name in ("last", "mean"):
-                models[name] = fit_last(series) if name == "last" else fit_mean(series)
+                models[name], hyper[name] = to_state_space(long), long.hyper
+            elif name == "last":
+                models[name] = fit_last(series)
+            elif name == "mean":
+                models[name] = fit_mean(series)
     if "arx-reg" in members or "ss" in members:
         long = regress_regularised(series, LAGS, LAGS, start.get("arx-reg"))
-        shrinkage["arx-reg"] = long.shrinkage
+        hyper["arx-reg"] = long.hyper
         if "arx-reg" in members:
-            models["arx-reg"] = to_state_space(long.regression)
+            models["arx-reg"] = to_state_space(long)
         if "ss" in members:
-            components = reduce(long.regression, series, max_order, horizon)
+            components = reduce(long, series, max_order, horizon)
             for order in range(1, components.before.shape[1] + 1):
                 models[f"ss-{order}"] = innovations_form(components, order)
-    return models, shrinkage
+    return models, hyper
 
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
@@ -267,7 +268,7 @@ def _score_series(
     # A filter that starts with the series does not know the state yet: the first origin is after
     # the lags.
     begin = min(max(first, LAGS), end - steps)
-    stride = max(1, (end - steps - begin) // ORIGINS)
+    stride = max(1, (end - steps - begin) // 40)
     origins = np.arange(begin, end - steps + 1, stride)
     filtered = kalman.filter_states(models, series[:end])
     mean, covariance = kalman.forecast(models, filtered, series.u, origins, steps)

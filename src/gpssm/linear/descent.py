@@ -1,15 +1,67 @@
-"""L-BFGS over trees of parameters, with an objective that is compiled once."""
+"""Linear models by descent: behind an emission without an inverse, or with a wiring to keep.
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+**Searches.** L-BFGS minimises a compiled function of a tree of parameters. What a linear model has
+of a record is known from some thousands of its rows; which ones is not, since a machine may stand
+still for a long time. So the excerpts are stretches that are spread evenly over it, and what is
+found from them is where a short search over all rows begins.
 
+**Free runs.** An emission such as y = |η| has lost the sign that a linear fit of the outputs would
+need, so no filter can be started from it. A free run
+
+    x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
+
+has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
+many random starts since it has many minima. The controls must tell where the states are.
+
+**Wirings.** In
+
+    x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, diag(σ²))
+
+A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
+one for a state that is an output. Subspace identification and its rotations know nothing of this,
+so coefficients are found by descent: the free run's squared error from many random starts, where
+there are controls, and from the best of them the likelihood. In the end states are shifted and
+scaled one by one, which keeps every zero.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy.optimize
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpssm.core.runtime import in_double_precision, jit, on_host
+from gpssm.data.padding import num_moves, pad
+from gpssm.data.series import Series, as_list
+from gpssm.linear.state_space import (
+    NOISE_FLOOR,
+    PROCESS_FLOOR,
+    RADIUS,
+    LinearFit,
+    LinearSSM,
+    log_marginal,
+    noise_floor,
+    smoothed_moments,
+)
+from gpssm.model.likelihoods import observed
+from gpssm.model.wiring import Wiring
+
+ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each at most and at least
 
 Tree = TypeVar("Tree")
-FAR = 1e300  # the objective where it is not finite: the line search turns back
+# Adam's starts and steps, those that L-BFGS goes on from, and its steps.
+NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
+PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
+
+Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
+EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
 
 
 def minimise(
@@ -36,7 +88,7 @@ def minimise(
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = objective(jnp.asarray(vector, flat.dtype), start, *arguments)
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return FAR, np.zeros_like(vector)
+            return 1e300, np.zeros_like(vector)  # the line search turns back
         return float(value), np.asarray(gradient, float)
 
     options = {"maxiter": num_steps} | options
@@ -44,3 +96,459 @@ def minimise(
         evaluate, np.asarray(flat), jac=True, method="L-BFGS-B", options=options
     )
     return float(result.fun), unravel(jnp.asarray(result.x, flat.dtype))
+
+
+class Stage(NamedTuple):
+    """Series to search through, a number of steps, and which series begin where a record does."""
+
+    series: list[Series]
+    steps: int
+    first: tuple[int, ...]
+
+
+def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
+    """What to search through: excerpts first, where all rows are many, and then all of them.
+
+    The search through all rows has as many steps as cost what those through the excerpts did.
+    """
+    whole = as_list(series)
+    total = sum(len(item) for item in whole)
+    if total <= ROWS:
+        return [Stage(whole, steps, tuple(range(len(whole))))]
+    parts, first = [], []
+    for item in whole:
+        first.append(len(parts))
+        share = ROWS * len(item) // total
+        length = min(max(min(share, STRETCH), LEAST), len(item))
+        begins = np.linspace(0, len(item) - length, max(1, share // length)).astype(int)
+        parts += [item[begin : begin + length] for begin in begins]
+    return [
+        Stage(parts, steps, tuple(first)),
+        Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
+    ]
+
+
+def identity(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
+    """The emission of outputs that are the linear predictor."""
+    return predictor
+
+
+class Modes(NamedTuple):
+    """A linear model in the coordinates of its modes, for distinct eigenvalues."""
+
+    logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
+    angle: Float[Array, " K"]
+    real: Float[Array, " 0|1"]  # the odd eigenvalue, RADIUS · tanh(real), if Dx is odd
+    control: Float[Array, "Dx Du"]
+    C: Float[Array, "Dy Dx"]
+    d: Float[Array, " Dy"]
+    start: Float[Array, "num_series Dx"]
+    weights: Float[Array, "Dy K"] | None = None  # of a curve at the output, found with the rest
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A, with a rotation and contraction for each pair of eigenvalues."""
+        modulus = RADIUS * jax.nn.sigmoid(self.logit)
+        cosine, sine = modulus * jnp.cos(self.angle), modulus * jnp.sin(self.angle)
+        blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
+        return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u."""
+        return u @ self.control.T
+
+
+@in_double_precision
+@on_host()
+def fit_output_error(
+    series: list[Series],
+    state_dim: int,
+    emission: Callable[..., Array],
+    key: PRNGKeyArray,
+    weights: Float[Array, "Dy K"] | None = None,
+) -> LinearFit:
+    """The best free-run fit of linear dynamics seen through an emission.
+
+    Parameters
+    ----------
+    series
+        Scaled series with inputs.
+    state_dim
+        Number of states.
+    emission
+        A function of each entry of C x + d; with weights, of their array too.
+    key
+        Of the random starts.
+    weights
+        An array like those of a curve at the output, if it has any: they are found with the rest.
+    """
+    sizes = (state_dim, series[0].input_dim, series[0].output_dim)
+
+    def begin(key: PRNGKeyArray, num_series: int) -> Modes:
+        if weights is None:
+            return _random(key, num_series, *sizes)
+        modes_key, key = jax.random.split(key)
+        modes = _random(modes_key, num_series, *sizes)
+        return modes._replace(weights=jax.random.normal(key, weights.shape))
+
+    noise, modes, states = fit_from_starts(series, begin, emission, key)
+    return _normalise(modes, states, noise, series)._replace(curve=modes.weights)
+
+
+def fit_from_starts(
+    series: list[Series],
+    begin: Callable[[PRNGKeyArray, int], Any],
+    emission: Emission,
+    key: PRNGKeyArray,
+) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
+    """The noise, the model and the states of the best free run, of many that begin at random.
+
+    :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
+    """
+    scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
+    few, *after = stages(series, NUM_LBFGS)
+    padded = _padded(few.series)
+    starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
+    result, losses = _descend(starts, padded, scale, emission, NUM_STEPS)
+    losses = np.asarray(losses)
+    best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
+    candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in best]
+    polished = [
+        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=few.steps)
+        for modes in candidates
+    ]
+    error, modes = min(polished, key=lambda fit: fit[0])
+    for stage in after:
+        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(few.first)])
+        padded = _padded(stage.series)
+        error, modes = minimise(
+            _value_and_slope, modes, padded, scale, emission, num_steps=stage.steps
+        )
+    states = [
+        np.asarray(run)[: len(item) + 1]
+        for run, item in zip(_free_runs(modes, padded), series, strict=True)
+    ]
+    return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
+
+
+def _padded(series: list[Series]) -> list[Series]:
+    """The series padded, so that many lengths share a program."""
+    return [jax.tree.map(jnp.asarray, pad(item)) for item in series]
+
+
+def loss(
+    modes: Modes, series: list[Series], scale: Float[Array, " Dy"], emission: Callable[..., Array]
+) -> Float[Array, ""]:
+    """The mean of (y − ŷ)² / scale, and what large weights of a curve cost.
+
+    Missing entries count as zero.
+    """
+    errors = []
+    curve = () if modes.weights is None else (modes.weights,)
+    for index, item in enumerate(series):
+        y, present = observed(jnp.asarray(item.y))
+        states = free_run(modes, modes.start[index], jnp.asarray(item.u))
+        predicted = emission(states[1:] @ modes.C.T + modes.d[None], *curve)
+        errors.append(jnp.where(present, (y - predicted) ** 2 / scale[None], 0.0))
+    count = num_moves(series) * scale.size
+    cost = sum(1e-4 * jnp.sum(weights**2) for weights in curve)
+    return jnp.sum(jnp.concatenate(errors)) / count + cost
+
+
+def free_run(
+    modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
+) -> Float[Array, "T+1 Dx"]:
+    """x_{t+1} = A x_t + B u_t from x₀ = start."""
+    transition, pushes = modes.transition(), modes.pushes(u)
+
+    def move(x: Array, push: Array) -> tuple[Array, Array]:
+        following = transition @ x + push
+        return following, following
+
+    return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
+
+
+@jit
+def _free_runs(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"]]:
+    """The states of every series."""
+    return [
+        free_run(modes, modes.start[index], jnp.asarray(item.u))
+        for index, item in enumerate(series)
+    ]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, width: int) -> Modes:
+    """Slow to fast modes, controls and outputs in any direction."""
+    keys, pairs = jax.random.split(key, 6), state_dim // 2
+    return Modes(
+        logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
+        angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
+        real=jax.random.uniform(keys[2], (state_dim % 2,), minval=0.5, maxval=2.0),
+        control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
+        C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
+        d=jax.random.normal(keys[5], (width,)),
+        start=jnp.zeros((num_series, state_dim)),
+    )
+
+
+@jit
+def _descend(
+    starts: Modes,
+    series: list[Series],
+    scale: Float[Array, " Dy"],
+    emission: Emission,
+    num_steps: int,
+    learning_rate: float = 0.03,
+) -> tuple[Modes, Float[Array, " n"]]:
+    """Adam from all starts side by side, and the loss at the end of each."""
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps)),
+    )
+
+    def run(modes: Any) -> tuple[Modes, Array]:
+        def step(
+            carry: tuple[Modes, optax.OptState], _: None
+        ) -> tuple[tuple[Modes, optax.OptState], None]:
+            modes, state = carry
+            slope = jax.grad(loss)(modes, series, scale, emission)
+            updates, state = optimiser.update(slope, state)
+            return (jax.tree.map(jnp.add, modes, updates), state), None
+
+        (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
+        return modes, loss(modes, series, scale, emission)
+
+    return jax.vmap(run)(starts)
+
+
+@jit
+@jax.value_and_grad
+def _value_and_slope(
+    vector: Float[Array, " p"],
+    like: Modes,
+    series: list[Series],
+    scale: Float[Array, " Dy"],
+    emission: Emission,
+) -> Float[Array, ""]:
+    return loss(ravel_pytree(like)[1](vector), series, scale, emission)
+
+
+def _normalise(
+    modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
+) -> LinearFit:
+    """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
+    transition, modes = jax.tree.map(np.asarray, (jax.jit(Modes.transition)(modes), modes))
+    everything = np.concatenate(states)
+    mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
+    variances, vectors = np.linalg.eigh(covariance)
+    spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
+    matrix, inverse = (vectors / spread).T, vectors * spread
+    parts = (
+        matrix @ transition @ inverse,
+        matrix @ modes.control,
+        matrix @ (transition @ mean - mean),
+        modes.C @ inverse,
+        modes.d + modes.C @ mean,
+        PROCESS_STD**2 * np.eye(len(mean)),
+        noise,
+    )
+    linear = LinearSSM(*(jnp.asarray(part) for part in parts))
+    return LinearFit.of(linear, [(path - mean) @ matrix.T for path in states], series)
+
+
+class WiredModel(eqx.Module):
+    """The coefficients that a wiring leaves free, unconstrained; what it forbids has no effect."""
+
+    coefficients: Float[Array, "Dx Dz+1"]
+    log_sums: Float[Array, " integrators"]  # log c
+    emission: Float[Array, "Dy Dx+1"]
+    log_process_std: Float[Array, " Dx"]
+    log_noise_std: Float[Array, " Dy"]
+    start: Float[Array, "num_series Dx"]
+    wiring: Wiring = eqx.field(static=True)
+    weights: ClassVar[None] = None  # of a curve at the output, which there is not
+
+    @classmethod
+    def random(
+        cls, key: PRNGKeyArray, wiring: Wiring, num_outputs: int, num_series: int
+    ) -> "WiredModel":
+        """States that decay at their own pace, and are pushed in any direction."""
+        keys, states = jax.random.split(key, 4), wiring.state_dim
+        pace = jax.random.uniform(keys[0], (states,), minval=0.5, maxval=0.99)
+        coefficients = 0.1 * jax.random.normal(keys[1], (states, states + wiring.input_dim + 1))
+        return cls(
+            coefficients.at[:, :states].add(jnp.diag(pace)).at[:, -1].set(0.0),
+            jnp.log(
+                jax.random.uniform(keys[2], (len(wiring.integrators),), minval=0.02, maxval=0.5)
+            ),
+            0.5 * jax.random.normal(keys[3], (num_outputs, states + 1)),
+            jnp.full(states, jnp.log(PROCESS_STD)),
+            jnp.full(num_outputs, jnp.log(0.3)),
+            jnp.zeros((num_series, states)),
+            wiring,
+        )
+
+    def rows(self) -> Float[Array, "Dx Dz+1"]:
+        """[A B b]."""
+        wiring = self.wiring
+        free = jnp.asarray([(*row, any(row)) for row in wiring.mask])
+        rows = jnp.where(free, self.coefficients, 0.0)
+        for (row, column), log_sum in zip(wiring.integrators, self.log_sums, strict=True):
+            rows = rows.at[row, row].set(1.0).at[row, column].set(jnp.exp(log_sum))
+            rows = rows.at[row, -1].set(self.coefficients[row, -1])
+        for row, column in wiring.delays:
+            rows = rows.at[row, column].set(1.0)
+        return rows
+
+    def transition(self) -> Float[Array, "Dx Dx"]:
+        """A."""
+        return self.rows()[:, : self.wiring.state_dim]
+
+    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+        """B u + b."""
+        rest = self.rows()[:, self.wiring.state_dim :]
+        return u @ rest[:, :-1].T + rest[:, -1][None]
+
+    def outputs(self) -> Float[Array, "Dy Dx+1"]:
+        """[C d]."""
+        emission = self.emission
+        for state, output in self.wiring.measured:
+            emission = emission.at[output].set(0.0).at[output, state].set(1.0)
+        return emission
+
+    @property
+    def C(self) -> Float[Array, "Dy Dx"]:
+        """The output map."""
+        return self.outputs()[:, :-1]
+
+    @property
+    def d(self) -> Float[Array, " Dy"]:
+        """Its offset."""
+        return self.outputs()[:, -1]
+
+    def linear(self) -> LinearSSM:
+        """The state-space model of these coefficients."""
+        rows, states = self.rows(), self.wiring.state_dim
+        noise = jnp.where(
+            jnp.asarray(self.wiring.learned), jnp.exp(2 * self.log_process_std), EXACT_STD**2
+        )
+        parts = (rows[:, :states], rows[:, states:-1], rows[:, -1], self.C, self.d)
+        return LinearSSM(*parts, jnp.diag(noise + PROCESS_FLOOR), jnp.exp(self.log_noise_std))
+
+
+@in_double_precision
+@on_host()
+def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> LinearFit:
+    """The most likely linear model that keeps the wiring, and its smoothed states."""
+    outputs = series[0].output_dim
+    if wiring.input_dim:
+        starts = [_wired_free_runs(series, wiring, identity, key)[1]]
+    else:
+        starts = [
+            WiredModel.random(item, wiring, outputs, len(series))
+            for item in jax.random.split(key, 6)
+        ]
+    arrays = [jax.tree.map(jnp.asarray, item) for item in series]
+    floor = noise_floor(np.concatenate([item.y for item in series]))
+    fits = [
+        minimise(_likelihood_and_gradient, start, arrays, floor, num_steps=200, maxcor=30)
+        for start in starts
+    ]
+    linear = min(fits, key=lambda fit: fit[0])[1].linear()
+    linear = linear._replace(noise_std=jnp.maximum(linear.noise_std, floor))
+    states, spread = map(np.asarray, smoothed_moments(linear, arrays))
+    ends = np.cumsum([len(item) + 1 for item in series])[:-1]
+    uncertainty = np.diagonal(spread, axis1=1, axis2=2).mean(0)
+    return _in_unit_scale(linear, np.split(states, ends), wiring, uncertainty, series)
+
+
+@in_double_precision
+@on_host()
+def fit_wired_output_error(
+    series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
+) -> LinearFit:
+    """The model that keeps the wiring with the least squared error of its simulation."""
+    noise, model, paths = _wired_free_runs(series, wiring, emission, key)
+    result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
+    process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
+    return result._replace(
+        model=result.model._replace(noise_std=jnp.asarray(noise), process_cov=process_cov)
+    )
+
+
+def _wired_free_runs(
+    series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
+) -> tuple[np.ndarray, WiredModel, list[np.ndarray]]:
+    """The noise, the model and the states of the best free run."""
+
+    def begin(key: PRNGKeyArray, num_series: int) -> WiredModel:
+        return WiredModel.random(key, wiring, series[0].output_dim, num_series)
+
+    noise, model, paths = fit_from_starts(series, begin, emission, key)
+    assert isinstance(model, WiredModel)
+    return (
+        noise,
+        eqx.tree_at(lambda item: item.log_noise_std, model, jnp.log(jnp.asarray(noise))),
+        paths,
+    )
+
+
+@jit
+@jax.value_and_grad
+def _likelihood_and_gradient(
+    vector: Float[Array, " p"],
+    like: WiredModel,
+    series: list[Series],
+    floor: Float[Array, " Dy"],
+    doublings: int = 8,
+) -> Float[Array, ""]:
+    """−log p(y), a weak prior that keeps coefficients near one, and what an unstable A costs.
+
+    A^n with n = 2^`doublings` may grow ten times a step: an integrator does, an unstable mode goes
+    beyond.
+    """
+    linear = ravel_pytree(like)[1](vector).linear()
+    linear = linear._replace(noise_std=jnp.sqrt(linear.noise_std**2 + floor**2))
+    power = linear.transition
+    for _ in range(doublings):
+        power = power @ power
+    size = 0.5 * jnp.log(jnp.sum(power**2) + 1e-12)
+    excess = jnp.maximum(size - jnp.log(10.0 * 2.0**doublings), 0.0)
+    return -log_marginal(linear, series) + 0.5 * 1e-2 * jnp.sum(vector**2) + 100 * excess**2
+
+
+def _in_unit_scale(
+    linear: LinearSSM,
+    states: list[np.ndarray],
+    wiring: Wiring,
+    uncertainty: Float[np.ndarray, " Dx"],
+    series: list[Series],
+) -> LinearFit:
+    """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
+
+    A state that is an output stays as it is, as does one that holds a control, and one that holds
+    another state has that one's m and s.
+    """
+    everything = np.concatenate(states)
+    middle, scale = everything.mean(0), np.sqrt(everything.var(0) + uncertainty)
+    scale = np.where(scale > 1e-6, scale, 1.0)
+    held = dict(wiring.delays)
+    fixed = {state for state, _ in wiring.measured}
+    for row in range(wiring.state_dim):
+        source = row
+        while source in held and source not in fixed:
+            source = held[source]
+        free = source < wiring.state_dim and source not in fixed
+        middle[row], scale[row] = (middle[source], scale[source]) if free else (0.0, 1.0)
+    A, B, b = (np.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    variance = np.maximum(np.diag(np.asarray(linear.process_cov)) / scale**2, PROCESS_FLOOR)
+    moved = linear._replace(
+        transition=A * scale[None] / scale[:, None],
+        control=B / scale[:, None],
+        offset=(A @ middle + b - middle) / scale,
+        C=np.asarray(linear.C) * scale[None],
+        d=np.asarray(linear.d) + np.asarray(linear.C) @ middle,
+        process_cov=np.diag(np.where(wiring.learned, variance, EXACT_STD**2)),
+    )
+    paths = [(path - middle) / scale for path in states]
+    return LinearFit.of(LinearSSM(*map(jnp.asarray, moved)), paths, series)

@@ -20,7 +20,6 @@ from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
 KNOWN = 1e-11  # variance of a state, in scaled units, below which there is nothing left to draw
-STEADY = 1e-10  # relative change of a covariance from row to row below which it is constant
 
 
 class FilteredStates(NamedTuple):
@@ -157,7 +156,7 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
         predicted = A @ covariance @ A.mT + Q
         # No covariance has changed by more than a trifle of its largest entry.
         steady = former is not None and bool(
-            (np.abs(predicted - former).max((1, 2)) <= STEADY * np.abs(predicted).max((1, 2))).all()
+            (np.abs(predicted - former).max((1, 2)) <= 1e-10 * np.abs(predicted).max((1, 2))).all()
         )
         gain, precision = np.zeros((count, size, width)), np.zeros((count, width, width))
         after, log_det = predicted, np.zeros(count)

@@ -18,11 +18,10 @@ afresh at each step, as with any inducing points.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.linalg import inverse_root
+from gpssm.core.linalg import log_gaussian_integral
 from gpssm.data.series import Series
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters, rate_for
@@ -39,10 +38,6 @@ from gpssm.starts.build import Start, build
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
-
-# Of all series together: a gradient takes a tenth of a second there, eight times that at twice as
-# many.
-MAX_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -164,37 +159,12 @@ def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx 
     return total
 
 
-@jax.custom_jvp
 def log_dense_normal(
     covariance: Float[Array, "D N N"], error: Float[Array, "D N"]
 ) -> Float[Array, " D"]:
     """log N(r; 0, S) for each row."""
-    return _log_dense_normal(covariance, error)[0]
-
-
-def _log_dense_normal(covariance: Array, error: Array) -> tuple[Array, Array, Array]:
-    """The value, L⁻¹ and L⁻¹r for S = LLᵀ."""
-    inverse = inverse_root(covariance)
-    whitened = jnp.matmul(inverse, error[:, :, None])[:, :, 0]
-    half_log_det = -jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
     constant = 0.5 * error.shape[1] * jnp.log(2 * jnp.pi)
-    return -0.5 * jnp.sum(whitened**2, -1) - half_log_det - constant, inverse, whitened
-
-
-@log_dense_normal.defjvp
-def _log_dense_normal_jvp(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """∂/∂r = −S⁻¹r = −α and ∂/∂S = ½(ααᵀ − S⁻¹): a third of the cost of differentiating the
-    factorisation.
-    """
-    value, inverse, whitened = _log_dense_normal(*primals)
-    alpha = jnp.matmul(inverse.mT, whitened[:, :, None])
-    slope = 0.5 * (jnp.matmul(alpha, alpha.mT) - jnp.matmul(inverse.mT, inverse))
-    covariance_dot, error_dot = tangents
-    return value, jnp.sum(slope * covariance_dot, (-2, -1)) - jnp.sum(
-        alpha[:, :, 0] * error_dot, -1
-    )
+    return log_gaussian_integral(covariance, error, -1.0) - constant
 
 
 def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
@@ -224,10 +194,14 @@ def _locations_name(model: GPSSM) -> str:
     return next(name for name, leaf in model.leaves().items() if leaf is points[0].locations)
 
 
-def _check_rows(count: int) -> None:
-    if count > MAX_ROWS:
+def _check_rows(count: int, most: int = 500) -> None:
+    """Refuse more rows than a gradient takes a tenth of a second for.
+
+    It takes eight times that at twice as many.
+    """
+    if count > most:
         raise ValueError(
             "`exact` factorises a matrix with a row for each transition at every gradient and "
-            f"takes {MAX_ROWS} rows "
-            f"at most, over all series; there are {count}. Give it fewer, or take method='ffvd'."
+            f"takes {most} rows at most, over all series; there are {count}. Give it fewer, or "
+            "take method='ffvd'."
         )

@@ -8,7 +8,7 @@ they are needed. An iteration is a move of the states (`hmc.py`) in coordinates 
 nearly standard normal (`whitened.py`), then the parameters' moves without weights
 (`parameters.py`), and as many rounds as the noises need of what holds weights: these are drawn,
 then noises and emission from their conditionals, noises and states move together
-(`noise_moves.py`), and the first states jump between their modes (`first_states.py`).
+(`noise_moves.py`), and the first states jump between their modes.
 
 The sampler takes its density from the moves of the parameters, so that `exact` has it too, with
 another density.
@@ -18,11 +18,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.linalg import log_normal
+from gpssm.core.random import normal
 from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
-from gpssm.inference import first_states, hmc, noise_moves
+from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import ParameterMoves, rate_for
 from gpssm.inference.settings import States, share
@@ -31,20 +34,7 @@ from gpssm.inference.whitening import unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
 
-# Lengths of trajectories are spread evenly below the longest, so that none is in step with any
-# direction: of where it began ξ keeps sin(ωa)/(ωa) on average along a direction 1/ω as wide as the
-# coordinates take it for. A fixed length of a radians keeps cos(ωa), in turns with either sign. The
-# lengths follow the golden ratio, the same in all chains, which a GPU runs side by side.
-GOLDEN = 0.6180339887498949
 SCHEDULE = Schedule(angle=5.0, first_step=0.1, spread=1.2, late_iterations=30)
-# The curvature along a path differs from that at the centre: a share of the moves takes a small
-# step, so that a chain gets out of places where the adapted step is too large.
-CAUTION = 0.2
-SMALL = 0.25
-# On a CPU a trajectory has fewer steps where steps times rows would be more than so many, but ten
-# of them always.
-STEPS_TIMES_ROWS = 200_000
-FEWEST = 10
 
 
 @dataclass(frozen=True)
@@ -67,8 +57,7 @@ class FFVD(WhitenedSettings):
 
     def most_steps(self, rows: int) -> int:
         """Return the largest number of steps of a trajectory, given the number of rows."""
-        most = max(FEWEST, STEPS_TIMES_ROWS // rows)
-        return min(self.num_leapfrog, most) if on_cpu() else self.num_leapfrog
+        return min(self.num_leapfrog, max(10, 200_000 // rows)) if on_cpu() else self.num_leapfrog
 
     def build(self, model: GPSSM, states: States) -> "FFVDSampler":
         """Return the method for a model, started at these states."""
@@ -85,33 +74,36 @@ class FFVDSampler(WhitenedSampler):
         carry = self.refresh(carry, series)
         target = self.target(part_key, carry, series)
         size, num_steps = self.trajectory(size_key, carry)
-        outcome = hmc.move(
+        position, info = hmc.move(
             move_key, target.position, target.log_density, size, num_steps, target.free
         )
-        states = target.coordinates.to_states(outcome.position)
+        states = target.coordinates.to_states(position)
         state = ChainState(states, carry.weights, carry.parameters, carry.walk)
         state = self.update(parameter_key, round_key, carry, state, series)
-        info = Info(
-            outcome.value,
-            outcome.acceptance,
-            outcome.divergent,
-            outcome.energy,
-            gradients=jnp.asarray(num_steps + 1.0),
-        )
         aim = self.settings.target_acceptance
-        return self.advance(carry, state, outcome.acceptance, aim), info
+        return self.advance(carry, state, info.acceptance, aim), info
 
     def trajectory(
         self, key: PRNGKeyArray, carry: Carry
     ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-        """Return the step size and the number of steps of a trajectory."""
+        """Return the step size and the number of steps of a trajectory.
+
+        Lengths are spread evenly below the longest, so that none is in step with any direction: of
+        where it began ξ keeps sin(ωa)/(ωa) on average along a direction 1/ω as wide as the
+        coordinates take it for. A fixed length of a radians keeps cos(ωa), in turns with either
+        sign. The lengths follow the golden ratio, the same in all chains, which a GPU runs side by
+        side.
+
+        The curvature along a path differs from that at the centre: a fifth of the moves take a
+        quarter of the step, so that a chain gets out of places where the adapted one is too large.
+        """
         adapting = self.phase(carry).adapting
         size = carry.step.size(adapting)
-        angle = self.schedule.angle * (GOLDEN * carry.iteration % 1.0)
+        angle = self.schedule.angle * (0.6180339887498949 * carry.iteration % 1.0)
         most = self.settings.most_steps(len(carry.states))
         num_steps = jnp.clip(jnp.ceil(angle / size), 1, most).astype(int)
-        cautious = ~adapting & (jax.random.uniform(key) < CAUTION)
-        return jnp.where(cautious, SMALL, 1.0) * size, num_steps
+        cautious = ~adapting & (jax.random.uniform(key) < 0.2)
+        return jnp.where(cautious, 0.25, 1.0) * size, num_steps
 
     def update(
         self,
@@ -140,8 +132,46 @@ class FFVDSampler(WhitenedSampler):
             )
             state = noise_moves.update(weights_key, noise_key, moves, state, centre, series, phase)
             model = moves.apply(state.parameters)
-            states = first_states.jump(jump_key, model, state.weights, state.states, series)
+            states = jump_first_states(jump_key, model, state.weights, state.states, series)
             return state._replace(states=states)
 
         num_rounds = state.walk.num_rounds(len(state.states), phase.parted)
         return jax.lax.fori_loop(0, num_rounds, run_round, state)
+
+
+def jump_first_states(
+    key: PRNGKeyArray,
+    model: GPSSM,
+    weights: Float[Array, "Dx M"],
+    states: Float[Array, "N Dx"],
+    series: list[Series],
+    num_candidates: int = 50,
+) -> Float[Array, "N Dx"]:
+    """Return the states of all series, with x₀ of each drawn anew given all others and the weights.
+
+    Gradients cannot cross between the modes of x₀, and jumps can. x₀ emits nothing, so that every x
+    with f(x) ≈ x₁ will do for it, and more than one may. Given the weights and x₁,
+
+        q*(x₀ | x₁, v) ∝ N(x₀; 0, I) w(x₀),
+        w(x) = Π_d N(x₁,d; m_d(z) + A_d(z)·v_d, Q_d) exp(−B_d(z) / 2Q_d)
+
+    Candidates are drawn from N(0, I), the present x₀ is put among them, and one of all is taken
+    with probability ∝ w. That leaves the law invariant for any number of them: it is the first
+    generation of conditional SMC (`inference/csmc.py`), by itself. Where w is narrow in many
+    dimensions the present one is taken again, and nothing has changed.
+    """
+    candidates_key, choice_key = jax.random.split(key)
+    first = np.cumsum([0, *(len(rows) + 1 for rows in series[:-1])])
+    count, dim = len(series), states.shape[1]
+    candidates = normal(candidates_key, (count, num_candidates, dim), states.dtype)
+    candidates = candidates.at[:, 0].set(states[first])
+    u = jnp.stack([jnp.asarray(rows.u[0], states.dtype) for rows in series])
+    step = model.transition()(candidates.reshape(-1, dim), jnp.repeat(u, num_candidates, 0))
+    arrived, variance = jnp.repeat(states[first + 1], num_candidates, 0), model.process_variance
+    likely = jnp.sum(log_normal(arrived, step.given(weights), variance[None]), -1)
+    log_weight = likely - jnp.sum(step.residual / (2 * variance[:, None]), 0)
+    log_weight = jnp.where(jnp.isfinite(log_weight), log_weight, -jnp.inf)
+    # The largest of log w plus Gumbel's noise is one of them with probability ∝ w.
+    noisy = log_weight + jax.random.gumbel(choice_key, log_weight.shape, states.dtype)
+    chosen = jnp.argmax(noisy.reshape(count, num_candidates), 1)
+    return states.at[first].set(candidates[np.arange(count), chosen])

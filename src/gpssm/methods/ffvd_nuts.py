@@ -22,12 +22,10 @@ from gpssm.inference.dual_averaging import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.inference.settings import MethodSettings, States, choice, share, whole
 from gpssm.inference.whitened import slack_of
-from gpssm.methods.latents import LatentSampler
+from gpssm.methods.ffvd_m import LatentSampler
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Info
-
-FIRST_STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,15 @@ class FFVDNUTS(MethodSettings):
         return NUTSSampler(self, moves, states, self.target == "collapsed", moves_leaves=False)
 
 
-class Adaptation(NamedTuple):
-    """The step size and the diagonal metric, with what their recursions remember."""
-
-    step: StepSize
-    metric: Any
-
-
 class NUTSCarry(NamedTuple):
-    """The latents as one vector, the adaptation, the parameters, and the iterations done."""
+    """The latents as one vector, the parameters, and the iterations done.
+
+    `step_size` and `metric`, which is diagonal, hold what their recursions remember.
+    """
 
     position: Float[Array, " n"]
-    adaptation: Adaptation
+    step_size: StepSize
+    metric: Any
     parameters: Parameters
     iteration: Int[Array, ""]
 
@@ -85,8 +80,10 @@ class NUTSSampler(LatentSampler):
         parameters = self.moves.init()
         position = self.pack(key, parameters, self.start, series)
         start_metric, *_ = mass_matrix_adaptation(is_diagonal_matrix=True)
-        adaptation = Adaptation(dual_averaging.start(FIRST_STEP), start_metric(position.shape[0]))
-        return NUTSCarry(position, adaptation, parameters, jnp.zeros((), int))
+        metric = start_metric(position.shape[0])
+        return NUTSCarry(
+            position, dual_averaging.start(0.1), metric, parameters, jnp.zeros((), int)
+        )
 
     def step(
         self, key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]
@@ -108,11 +105,11 @@ class NUTSSampler(LatentSampler):
             move_key,
             nuts.init(carry.position, log_density),
             log_density,
-            carry.adaptation.step.size(carry.iteration < self.settings.num_warmup),
-            carry.adaptation.metric.inverse_mass_matrix,
+            carry.step_size.size(carry.iteration < self.settings.num_warmup),
+            carry.metric.inverse_mass_matrix,
             self.settings.max_tree_depth,
         )
-        adaptation = self.adapt(carry, point.position, outcome.acceptance_rate)
+        step_size, metric = self.adapt(carry, point.position, outcome.acceptance_rate)
         position = point.position
         parameters = carry.parameters
         if parameters.leaves:
@@ -129,11 +126,11 @@ class NUTSSampler(LatentSampler):
             # One more for the gradient at the start, which the parameters have changed.
             jnp.asarray(outcome.num_integration_steps + 1, position.dtype),
         )
-        return NUTSCarry(position, adaptation, parameters, carry.iteration + 1), info
+        return NUTSCarry(position, step_size, metric, parameters, carry.iteration + 1), info
 
     def adapt(
         self, carry: NUTSCarry, position: Float[Array, " n"], acceptance: Float[Array, ""]
-    ) -> Adaptation:
+    ) -> tuple[StepSize, Any]:
         """Return step size and metric after a move; they stay as they are after the warm-up."""
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
         from blackjax.adaptation.window_adaptation import build_schedule
@@ -142,11 +139,13 @@ class NUTSSampler(LatentSampler):
         # The last row is for all that comes after the warm-up.
         schedule = jnp.asarray([*build_schedule(num_warmup), (0, False)], int).astype(bool)
         learns_metric, ends_window = schedule[jnp.minimum(carry.iteration, num_warmup)]
-        step, metric = carry.adaptation
         step = dual_averaging.update(
-            step, acceptance, self.settings.target_acceptance, carry.iteration < num_warmup
+            carry.step_size,
+            acceptance,
+            self.settings.target_acceptance,
+            carry.iteration < num_warmup,
         )
         _, update_metric, end_metric = mass_matrix_adaptation(is_diagonal_matrix=True)
-        metric = choose(learns_metric, update_metric(metric, position), metric)
+        metric = choose(learns_metric, update_metric(carry.metric, position), carry.metric)
         step = choose(ends_window, dual_averaging.start(jnp.exp(step.log_average)), step)
-        return Adaptation(step, choose(ends_window, end_metric(metric), metric))
+        return step, choose(ends_window, end_metric(metric), metric)

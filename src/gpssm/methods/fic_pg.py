@@ -7,30 +7,48 @@ integrated out.
 where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each
 particle carries what its own path says about the weights. Under the fully independent conditional
 (FIC), f given v is independent from step to step, so that this is M weights and not t function
-values, and changes by rank one (`inference/beliefs.py`): O(N M² T) a sweep. The path that is held
-draws a new ancestor at each time, with the probabilities
+values, and changes by rank one: O(N M² T) a sweep. The path that is held draws a new ancestor at
+each time, with the probabilities
 
     w_t^i p(x'_{t+1:T} | x₀:t^i),
 
 a ratio of path evidences. It is the "predictive" target of `ffvd-p`, where v and x are drawn in
 turn and so move in small steps if they depend on each other much. Parameters move on the path
 evidence, log p(x₀:T, y), as everywhere.
+
+**Beliefs.** A transition is an observation of the weights, x'_d = mean_d + gain_d·v_d +
+N(0, spread_d). A particle whose path gains it knows more of v, and one whose path loses it knows
+less. With v ~ N(μ, Σ), k = Σ·gain and q = gain·k + spread,
+
+    learn     Σ ← Σ − kkᵀ/q,   μ ← μ + k (x' − mean − gain·μ)/q
+    forget    Σ ← Σ + kkᵀ/g,   μ ← μ − k (x' − mean − gain·μ)/g,   g = spread − gain·k
+
+both O(M²), where a factorisation would be O(M³). Ancestor sampling needs the density of a given
+future F of transitions given a particle's past; its logarithm changes with the same numbers. For a
+transition τ that the past gains and a transition φ that the future loses,
+
+    log p(F∖φ | past, τ) = log p(F | past) + log p(τ | past, F) − log p(τ | past)
+                           − log p(φ | past, τ, F∖φ)
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.linalg import condition_gaussian, gram, inverse_root, log_normal, rank_one
 from gpssm.data.series import Series
-from gpssm.inference import beliefs
-from gpssm.inference.beliefs import Lineage, Look
 from gpssm.inference.parameters import Parameters
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, guide
-from gpssm.methods.predictive_target import PredictiveMoves, scaled_statistics
+from gpssm.methods.particle_gibbs import (
+    GibbsSampler,
+    ParticleSettings,
+    PredictiveMoves,
+    guide,
+    scaled_statistics,
+)
 from gpssm.model.model import GPSSM, Transition
 from gpssm.model.types import FeynmanKac
 
@@ -90,24 +108,157 @@ class FICSampler(GibbsSampler):
         return tuple(moved)
 
 
-class FICGeneration(NamedTuple):
-    """Particles at one time, and their parents' places at the time before."""
+class Look(NamedTuple):
+    """x'_nd = mean_nd + gain_nd·v_d + N(0, spread_nd)."""
 
-    particles: Float[Array, "N Dx"]
-    parents: Int[Array, " N"]
+    mean: Float[Array, "N Dx"]
+    gain: Float[Array, "N Dx M"]
+    spread: Float[Array, "N Dx"]
 
 
-class Inputs(NamedTuple):
-    """What a step of the sweep needs: random numbers, the held state, and the transition that
-    leaves its future.
+class WeightBelief(NamedTuple):
+    """v_d ~ N(mean_nd, covariance_nd) to particle n."""
+
+    mean: Float[Array, "N Dx M"]
+    covariance: Float[Array, "N Dx M M"]
+
+
+class Prediction(NamedTuple):
+    """x'_nd ~ N(mean_nd, variance_nd) to particle n, and cross = Cov(v_d, x'_nd) = k."""
+
+    mean: Float[Array, "N Dx"]
+    variance: Float[Array, "N Dx"]
+    cross: Float[Array, "N Dx M"]
+
+    def log_prob(self, following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
+        """Return log p(x' | what the particle knows)."""
+        return jnp.sum(log_normal(following, self.mean, self.variance), -1)
+
+
+class Lineage(NamedTuple):
+    """What each particle knows from its past, and what with a given future too.
+
+    `log_future` is log p(future | past), up to a constant.
     """
 
-    time: Array
-    noise: Float[Array, "N Dx"]
-    gumbel: Float[Array, "N N"]
-    held: Float[Array, " Dx"]
-    leaving: Look
-    value: Float[Array, "1 Dx"]
+    past: WeightBelief
+    whole: WeightBelief
+    log_future: Float[Array, " N"]
+
+
+# What each particle expects of its next transition, from its past and from the whole.
+Outlook = tuple[Prediction, Prediction]
+
+
+def begin(
+    precision: Float[Array, "Dx M M"],
+    linear: Float[Array, "Dx M"],
+    future: Look,
+    following: Float[Array, "T Dx"],
+    count: int,
+) -> Lineage:
+    """Return N particles with no past.
+
+    Parameters
+    ----------
+    precision, linear
+        P and b of the prior p(v_d) ∝ exp(bᵀv − ½ vᵀPv).
+    future, following
+        The transitions that the future holds, and their values.
+    count
+        N.
+    """
+    scaled = future.gain / future.spread[:, :, None]
+    error = following - future.mean
+    # AᵀA/s and Aᵀr/s, a matrix product for each state
+    future_precision = gram(jnp.moveaxis(future.gain / jnp.sqrt(future.spread)[:, :, None], 0, 1))
+    future_linear = jnp.sum(scaled * error[:, :, None], 0)
+    past = _belief(precision, linear, count)
+    whole = _belief(precision + future_precision, linear + future_linear, count)
+    return Lineage(past, whole, jnp.zeros(count, linear.dtype))
+
+
+def look_ahead(lineage: Lineage, look: Look) -> Outlook:
+    """Return what each particle expects of its own next transition."""
+    return predict(lineage.past, look), predict(lineage.whole, look)
+
+
+def predict(belief: WeightBelief, look: Look) -> Prediction:
+    """Return x' ~ N(mean + gain·μ, gain·k + spread),  k = Σ·gain."""
+    cross = jnp.matmul(belief.covariance, look.gain[..., None])[..., 0]
+    mean = look.mean + jnp.sum(look.gain * belief.mean, -1)
+    return Prediction(mean, jnp.sum(look.gain * cross, -1) + look.spread, cross)
+
+
+def advance(
+    lineage: Lineage,
+    outlook: Outlook,
+    parents: Int[Array, " N"],
+    following: Float[Array, "N Dx"],
+    leaving: Look,
+    value: Float[Array, "1 Dx"],
+) -> Lineage:
+    """Return the lineage of children one step later.
+
+    Parameters
+    ----------
+    lineage, outlook
+        Of the parents.
+    parents
+        Number of the parent of each child.
+    following
+        The states of the children.
+    leaving, value
+        The transition that leaves the future, and its value.
+    """
+    past, whole = jax.tree.map(lambda part: part[parents], outlook)
+    joint, log_leaving = _forget(_learn(lineage.whole, whole, parents, following), leaving, value)
+    gained = whole.log_prob(following) - past.log_prob(following)
+    log_future = lineage.log_future[parents] + gained - log_leaving
+    return Lineage(_learn(lineage.past, past, parents, following), joint, log_future)
+
+
+def _belief(
+    precision: Float[Array, "Dx M M"], linear: Float[Array, "Dx M"], count: int
+) -> WeightBelief:
+    """Return N(P⁻¹b, P⁻¹) for each of N particles."""
+    covariance = gram(inverse_root(precision))
+    mean = jnp.matmul(covariance, linear[:, :, None])[:, :, 0]
+    return jax.tree.map(
+        lambda part: jnp.broadcast_to(part[None], (count, *part.shape)),
+        WeightBelief(mean, covariance),
+    )
+
+
+def _learn(
+    belief: WeightBelief,
+    prediction: Prediction,
+    parents: Int[Array, " N"],
+    following: Float[Array, "N Dx"],
+) -> WeightBelief:
+    """Return what children know, from the belief of the parents and the prediction of each."""
+    mean, covariance = (part[parents] for part in belief)
+    error = following - prediction.mean
+    return WeightBelief(
+        *condition_gaussian(mean, covariance, prediction.cross, prediction.variance, error)
+    )
+
+
+def _forget(
+    belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]
+) -> tuple[WeightBelief, Float[Array, " N"]]:
+    """Return the belief without a transition, and the log density of its value given the rest.
+
+    Its prediction then has the variance spread²/g and misses the value by
+    (value − mean − gain·μ) spread/g.
+    """
+    prediction = predict(belief, look)
+    room = 2 * look.spread - prediction.variance  # g = spread − gain·k
+    error = value - prediction.mean
+    mean = belief.mean - prediction.cross * (error / room)[:, :, None]
+    covariance = belief.covariance + rank_one(prediction.cross, room)
+    log_density = 0.5 * jnp.log(room / (2 * jnp.pi * look.spread**2)) - 0.5 * error**2 / room
+    return WeightBelief(mean, covariance), jnp.sum(log_density, -1)
 
 
 def sweep(
@@ -129,40 +280,33 @@ def sweep(
     later = jax.tree.map(lambda part: jnp.roll(part, -1, 0), _look(model, transition, path[:-1], u))
     # After the last transition there is no other: a look without gain says nothing.
     future, values = later._replace(gain=later.gain.at[-1].set(0.0)), jnp.roll(path[1:], -1, 0)
-    lineage = beliefs.begin(precision, linear, future, values, count)
+    lineage = begin(precision, linear, future, values, count)
     start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
 
     def step(
-        carry: tuple[Array, Array, Lineage], inputs: Inputs
-    ) -> tuple[tuple[Array, Array, Lineage], FICGeneration]:
+        carry: tuple[Array, Array, Lineage], row: tuple[Any, ...]
+    ) -> tuple[tuple[Array, Array, Lineage], tuple[Array, Array]]:
         x, log_weight, lineage = carry
-        look = _look(
-            model, transition, x, jnp.broadcast_to(u[inputs.time][None], (count, u.shape[1]))
-        )
-        outlook = beliefs.look_ahead(lineage, look)
-        law = guide(model, _form(model, series, outlook.past), series)
-        proposal = law.propose(inputs.time, x)
+        # `leaving` and `value` are the transition that leaves the future of the held path.
+        time, noise, gumbel, held, leaving, value = row
+        look = _look(model, transition, x, jnp.broadcast_to(u[time][None], (count, u.shape[1])))
+        outlook = look_ahead(lineage, look)
+        expected, informed = outlook
+        law = guide(model, _form(model, series, expected), series)
+        proposal = law.propose(time, x)
         # w_t^i p(x'_{t+1:T} | x₀:t^i)
-        log_ancestor = log_weight + lineage.log_future + outlook.whole.log_prob(inputs.held[None])
-        scores = (log_weight + proposal.log_ahead)[None] + inputs.gumbel
-        parents = jnp.argmax(scores.at[0].set(log_ancestor + inputs.gumbel[0]), -1)
-        following = (
-            proposal.mean[parents]
-            + jnp.matmul(proposal.factor[parents], inputs.noise[:, :, None])[:, :, 0]
-        )
-        following = following.at[0].set(inputs.held)
-        lineage = beliefs.advance(
-            lineage, outlook, parents, following, inputs.leaving, inputs.value
-        )
-        return (
-            following,
-            law.log_weight(inputs.time, x[parents], following),
-            lineage,
-        ), FICGeneration(following, parents)
+        log_ancestor = log_weight + lineage.log_future + informed.log_prob(held[None])
+        scores = (log_weight + proposal.log_ahead)[None] + gumbel
+        parents = jnp.argmax(scores.at[0].set(log_ancestor + gumbel[0]), -1)
+        shock = jnp.matmul(proposal.factor[parents], noise[:, :, None])[:, :, 0]
+        following = (proposal.mean[parents] + shock).at[0].set(held)
+        lineage = advance(lineage, outlook, parents, following, leaving, value)
+        log_weight = law.log_weight(time, x[parents], following)
+        return (following, log_weight, lineage), (following, parents)
 
     noise_key, parent_key = jax.random.split(inputs_key)
     steps, dim = values.shape
-    rows = Inputs(
+    rows = (
         jnp.arange(steps),
         jax.random.normal(noise_key, (steps, count, dim), path.dtype),
         jax.random.gumbel(parent_key, (steps, count, count), path.dtype),
@@ -177,12 +321,16 @@ def sweep(
 
 
 def _trace(
-    index: Int[Array, ""], start: Float[Array, "N Dx"], generations: FICGeneration
+    index: Int[Array, ""], start: Float[Array, "N Dx"], generations: tuple[Array, Array]
 ) -> Float[Array, "T+1 Dx"]:
-    """The path of one particle of the last generation, back through its parents."""
+    """The path of one particle of the last generation, back through its parents.
 
-    def back(index: Array, generation: FICGeneration) -> tuple[Array, Float[Array, " Dx"]]:
-        return generation.parents[index], generation.particles[index]
+    Generations are particles and their parents' places at the time before.
+    """
+
+    def back(index: Array, generation: tuple[Array, Array]) -> tuple[Array, Float[Array, " Dx"]]:
+        particles, parents = generation
+        return parents[index], particles[index]
 
     first, path = jax.lax.scan(back, index, generations, reverse=True)
     return jnp.concatenate([start[first][None], path])
@@ -197,7 +345,7 @@ def _look(
     return Look(step.mean, jnp.moveaxis(step.gain, 0, 1), spread)
 
 
-def _form(model: GPSSM, series: Series, expected: beliefs.Prediction) -> FeynmanKac:
+def _form(model: GPSSM, series: Series, expected: Prediction) -> FeynmanKac:
     """One step of the particles, from what each of them expects: its predictive, and the potential
     p(y_t | x').
     """

@@ -216,7 +216,7 @@ def fit_regression(
     smoothness
         The prior of the lengthscales.
     """
-    linear = to_state_space(regress_regularised(series, *orders).regression)
+    linear = to_state_space(regress_regularised(series, *orders))
     z, error = residuals(linear, series)
     if not len(z):
         raise ValueError(

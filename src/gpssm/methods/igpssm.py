@@ -45,9 +45,6 @@ from gpssm.methods.variational import (
 )
 from gpssm.model.model import GPSSM
 
-START_STD = 0.1  # of x₀ before anything is learned
-NARROW = 0.2  # the standard deviation of a step then, as a share of the process noise
-
 
 @dataclass(frozen=True)
 class IGPSSM(VariationalSettings):
@@ -174,16 +171,16 @@ class Recogniser(eqx.Module):
     def start(
         cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]
     ) -> Self:
-        """F = 0, S a part of Q, and q(x₀) narrow, around the states that are given."""
+        """F = 0, √S a fifth of √Q, and q(x₀) with a standard deviation of .1 around the states."""
         dtype = log_process_std.dtype
         zeros = jnp.zeros_like(log_process_std)
         make = eqx.filter_vmap(lambda key: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=key))
         return cls(
             make(jax.random.split(key)),
             jnp.zeros((2 * hidden, 3 * zeros.size), dtype),
-            jnp.concatenate([zeros, zeros, log_process_std + np.log(NARROW)]),
+            jnp.concatenate([zeros, zeros, log_process_std + np.log(0.2)]),
             jnp.zeros((hidden, 2 * zeros.size), dtype),
-            jnp.concatenate([zeros, zeros + np.log(START_STD)]),
+            jnp.concatenate([zeros, zeros + np.log(0.1)]),
         )
 
     def __call__(

@@ -26,11 +26,18 @@ from jaxtyping import PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import Assumptions, MethodSettings, whole
 from gpssm.linear import kalman
-from gpssm.linear.arx import LAGS, regress, regress_regularised, select_orders, to_state_space
+from gpssm.linear.arx import (
+    LAGS,
+    innovations_form,
+    reduce,
+    regress,
+    regress_regularised,
+    select_orders,
+    to_state_space,
+)
 from gpssm.linear.council import HORIZON, MAX_ORDER, council, fit_last, fit_mean
-from gpssm.linear.reduction import innovations_form, reduce
 from gpssm.linear.state_space import LinearSSM
 from gpssm.model.bases import LinearFeatures
 from gpssm.model.kernels import make_kernel
@@ -47,9 +54,6 @@ if TYPE_CHECKING:
 # adds up the noises of every state, so that it has to be far below the least error of a regression
 # (`arx.NO_NOISE`).
 EXACT = 1e-6
-# Of `arx-reg` as a state-space model: components worth less than this share of the first are left
-# out.
-NEGLIGIBLE, MOST_STATES = 1e-4, 30
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,10 @@ class ARX(Baseline):
     """
 
     orders: tuple[int, int] | None = None
-    max_order: int = 10
+    max_order: int = whole(10)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("max_order", self.max_order, 1)
         for order in (1, 1) if self.orders is None else self.orders:
             check_whole("each of orders", order, 1)
 
@@ -159,17 +162,15 @@ class RegularisedARX(Baseline):
             check_whole("each of lags", count, 1)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The reduction without negligible components."""
-        components = reduce(
-            regress_regularised(series, *self.lags).regression, series, MOST_STATES, HORIZON
-        )
+        """The reduction to 30 components, without those worth less than 1e-4 of the first."""
+        components = reduce(regress_regularised(series, *self.lags), series, 30, HORIZON)
         worth = components.singular_values
-        return innovations_form(components, max(1, int(np.sum(worth > NEGLIGIBLE * worth[0]))))
+        return innovations_form(components, max(1, int(np.sum(worth > 1e-4 * worth[0]))))
 
 
 @dataclass(frozen=True)
 class LGSSM(Baseline):
-    """A linear-Gaussian state-space model in innovations form (`gpssm.linear.reduction`).
+    """A linear-Gaussian state-space model in innovations form (`gpssm.linear.arx`).
 
     Parameters
     ----------
@@ -180,20 +181,15 @@ class LGSSM(Baseline):
         The largest that is tried.
     """
 
-    order: int | None = None
-    max_order: int = MAX_ORDER
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("order", self.order, 1, none="to choose it")
-        check_whole("max_order", self.max_order, 1)
+    order: int | None = whole(None, none="to choose it")
+    max_order: int = whole(MAX_ORDER)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The state-space model of that order, or of the largest that the data support."""
         if self.order is None:
             members = council(series, HORIZON, self.max_order, members=("ss",))
             return members.models[members.best]
-        components = reduce(regress_regularised(series).regression, series, self.order, HORIZON)
+        components = reduce(regress_regularised(series), series, self.order, HORIZON)
         return innovations_form(components, self.order)
 
 

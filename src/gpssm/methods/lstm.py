@@ -25,10 +25,10 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
+from gpssm.core.loops import choose
 from gpssm.core.runtime import jit
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, States
+from gpssm.inference.settings import Assumptions, MethodSettings, States, whole
 from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
@@ -40,9 +40,6 @@ from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
-
-HELD_OUT = 0.2  # of each series, at its end
-LARGEST = 1.0  # norm of a gradient: longer ones are cut
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,9 @@ class LSTMNetwork(MethodSettings):
     num_warmup: int = 0
     num_draws: int = 5
     learning_rate: float = 0.01
-    units: int = 32
-    max_epochs: int = 2000
-    patience: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("units", "max_epochs", "patience"):
-            check_whole(name, getattr(self, name), 1)
+    units: int = whole(32)
+    max_epochs: int = whole(2000)
+    patience: int = whole(200)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The trained network as a GPSSM, and its states along the series.
@@ -89,23 +81,17 @@ class LSTMNetwork(MethodSettings):
         if spec.wiring is not None:
             raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
         for which in (_early, _late):
-            if (
-                not np.concatenate(
-                    [np.isfinite(experiment.y[which(experiment)]) for experiment in series]
-                )
-                .any(0)
-                .all()
-            ):
+            present = np.concatenate([np.isfinite(item.y[which(item)]) for item in series])
+            if not present.any(0).all():
                 raise ValueError(
                     "`lstm` learns from the first four fifths of each series and is chosen by the "
-                    "last: every output "
-                    "must be there somewhere in both. Give rows that have it."
+                    "last: every output must be there somewhere in both. Give rows that have it."
                 )
         arrays = jax.tree.map(jnp.asarray, series)
         network = start(key, self.units, series[0].output_dim, series[0].input_dim)
         trained = train(network, arrays, self.learning_rate, self.max_epochs, self.patience)
-        model = as_model(trained.network, trained.variance, series[0].input_dim)
-        return Start(model, [np.asarray(follow(trained.network, item)[0]) for item in arrays])
+        model = as_model(trained.best, trained.variance, series[0].input_dim)
+        return Start(model, [np.asarray(follow(trained.best, item)[0]) for item in arrays])
 
     def build(self, model: GPSSM, states: States) -> "LSTMDraws":
         """Return the method for a model; the states play no part."""
@@ -128,7 +114,7 @@ class LSTMDraws(Method):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> Float[Array, ""]:
         """Return Σ_t log p(y_t | y_<t) over all series."""
-        network = as_network(self.model)
+        network: Any = self.model.mean
         total = jnp.zeros(())
         for experiment in series:
             y, present = observed(jnp.asarray(experiment.y))
@@ -147,7 +133,7 @@ class LSTMDraws(Method):
     def draw(self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]) -> Draw:
         """Return states drawn along the series; weights are zero."""
         model = self.model
-        network = as_network(model)
+        network: Any = model.mean
         std = jnp.exp(model.log_process_std)
         paths = []
         for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
@@ -194,11 +180,8 @@ def follow(
     ) -> tuple[Array, tuple[Array, Array]]:
         u, y, present, error = row
         expected = network(x[None], u[None])[0]
-        following = (
-            (expected + error)
-            .at[:width]
-            .set(jnp.where(present, y, expected[:width] + error[:width]))
-        )
+        output = jnp.where(present, y, expected[:width] + error[:width])
+        following = (expected + error).at[:width].set(output)
         return following, (following, expected[:width])
 
     rows: tuple[Array, ...] = (jnp.asarray(series.u), *observed(jnp.asarray(series.y)), noise)
@@ -206,65 +189,56 @@ def follow(
     return jnp.concatenate([jnp.zeros((1, network.state_dim)), path]), expected
 
 
-class Trained(NamedTuple):
-    """The network of the best epoch, the mean square of what it missed in the rows held out, and
-    the last epoch.
+class Training(NamedTuple):
+    """Where training stands.
+
+    Parameters
+    ----------
+    network, adam
+        The network of this epoch, and the optimiser's memory.
+    best, variance
+        The network of the best epoch, and the mean square of what it missed in the rows held out.
+    epochs, latest
+        The number of epochs, and the one that was better than all before.
     """
 
     network: LSTM
-    variance: Float[Array, " Dy"]
-    epochs: Int[Array, ""]
-
-
-class _Progress(NamedTuple):
-    network: LSTM
     adam: optax.OptState
     best: LSTM
-    least: Float[Array, " Dy"]
-    epoch: Int[Array, ""]
-    latest: Int[Array, ""]  # epoch that was better than all before
+    variance: Float[Array, " Dy"]
+    epochs: Int[Array, ""]
+    latest: Int[Array, ""]
 
 
 @jit
 def train(
     network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int
-) -> Trained:
+) -> Training:
     """Adam on the first part of all series until the last part is not predicted better for
     `patience` epochs.
     """
-    adam: Any = optax.chain(optax.clip_by_global_norm(LARGEST), optax.adam(learning_rate))
+    adam: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
 
     def loss(network: LSTM) -> tuple[Float[Array, ""], Float[Array, " Dy"]]:
         trained, held_out = _errors(network, series)
         return jnp.mean(trained), held_out
 
-    def epoch(progress: _Progress) -> _Progress:
-        gradient, held_out = jax.grad(loss, has_aux=True)(progress.network)
-        better = jnp.mean(held_out) < jnp.mean(progress.least)
-        best, least = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old),
-            (progress.network, held_out),
-            (progress.best, progress.least),
-        )
-        updates, state = adam.update(gradient, progress.adam)
-        latest = jnp.where(better, progress.epoch, progress.latest)
-        return _Progress(
-            eqx.apply_updates(progress.network, updates),
-            state,
-            best,
-            least,
-            progress.epoch + 1,
-            latest,
-        )
+    def epoch(before: Training) -> Training:
+        gradient, held_out = jax.grad(loss, has_aux=True)(before.network)
+        better = jnp.mean(held_out) < jnp.mean(before.variance)
+        best, variance = choose(better, (before.network, held_out), (before.best, before.variance))
+        updates, state = adam.update(gradient, before.adam)
+        moved = eqx.apply_updates(before.network, updates)
+        latest = jnp.where(better, before.epochs, before.latest)
+        return Training(moved, state, best, variance, before.epochs + 1, latest)
 
-    def goes_on(progress: _Progress) -> Bool[Array, ""]:
-        return (progress.epoch < max_epochs) & (progress.epoch - progress.latest <= patience)
+    def goes_on(before: Training) -> Bool[Array, ""]:
+        return (before.epochs < max_epochs) & (before.epochs - before.latest <= patience)
 
-    zero, worst = jnp.zeros((), int), jnp.full(network.offset.shape, jnp.inf)
-    end = jax.lax.while_loop(
-        goes_on, epoch, _Progress(network, adam.init(network), network, worst, zero, zero)
-    )
-    return Trained(end.best, end.least, end.epoch)
+    zero = jnp.zeros((), int)
+    worst = jnp.full(network.offset.shape, jnp.inf)
+    begin = Training(network, adam.init(network), network, worst, zero, zero)
+    return jax.lax.while_loop(goes_on, epoch, begin)
 
 
 def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
@@ -282,7 +256,7 @@ def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], F
 
 def _early(series: Series) -> slice:
     """The rows to train on."""
-    return slice(0, round((1 - HELD_OUT) * len(series)))
+    return slice(0, round(0.8 * len(series)))
 
 
 def _late(series: Series) -> slice:
@@ -307,10 +281,3 @@ def as_model(network: LSTM, variance: Float[Array, " Dy"], input_dim: int) -> GP
         ),
         std,
     )
-
-
-def as_network(model: GPSSM) -> LSTM:
-    """The network that `as_model` was given."""
-    if not isinstance(model.mean, LSTM):
-        raise TypeError("The model of `lstm` has an LSTM as its mean function.")
-    return model.mean

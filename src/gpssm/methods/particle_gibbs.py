@@ -1,12 +1,25 @@
-"""What the methods that move states by particles share: settings, sweeps and Gibbs.
+"""Particle Gibbs: `ffvd-p`, and what all methods share that move states by particles.
 
-    x | θ      a sweep of particles, a whole path at once (`csmc.py`, `beliefs.py`)
+    x | θ      a sweep of particles, a whole path at once (`csmc.py`), for each series
     θ | x      the parameters' moves, with weights of their own that are thrown away
 
 Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
+`ffvd-p` draws the weights given the states first, v | x, and then the states given both. Two
+targets go by name, and they are not the same distribution:
+
+- "posterior", the optimal q*(v, x): M = N(m + A v, Q) with the potential
+  p(y | x') exp(−ΣB_d / 2Q_d);
+- "predictive", the sparse model's own law, that of its `simulate`, as the particle algorithm of
+  Fan et al. (2023) has it: M = N(m + A v, B + Q) with the potential p(y | x'). Noise of variance B
+  is drawn afresh at each step, the FIC approximation of the Gaussian process, so that
+
+      x_{t+1,d} | v_d ~ N(m_d + A_d·v_d, B_d + Q_d),   P_d = I + Σ_t A_dᵀA_d / (B_d + Q_d)
+
+  `fic-pg` has this target too. Where B = 0 both are the same.
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,13 +28,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.linalg import gram
 from gpssm.data.series import Series
 from gpssm.inference import csmc
-from gpssm.inference.parameters import ParameterMoves, Parameters
-from gpssm.inference.settings import MethodSettings, States, whole
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference.settings import MethodSettings, States, choice, whole
+from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.likelihoods import Gaussian, observed
-from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, FeynmanKac, Info, Method
+from gpssm.model.model import GPSSM, Step
+from gpssm.model.target import (
+    feynman_kac,
+    feynman_kac_predictive,
+    log_boundary,
+    log_evidence,
+    sum_over_time,
+    weights_given,
+)
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 
 @dataclass(frozen=True)
@@ -154,3 +177,101 @@ def sweep_info(log_target: Float[Array, ""], before: States, after: States) -> I
     changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
     share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
     return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))
+
+
+class PredictiveMoves(ParameterMoves):
+    """The moves of the parameters when the target is predictive.
+
+    Q has no exact conditional there and goes by HMC.
+    """
+
+    def density(self, states: States, series: list[Series]) -> Density:
+        """The log density of the states as a function of the model, the weights integrated out."""
+        return lambda model: log_collapsed_predictive(model, states, series)
+
+    def draw_weights(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> Float[Array, "Dx M"]:
+        """v | x, exact."""
+        return draw_gaussian(
+            key, weights_given_states_predictive(self.apply(parameters), states, series)
+        )
+
+    def conjugate(self) -> set[str]:
+        """The sampled leaves that have an exact conditional: those of the emission."""
+        return super().conjugate() - {"log_process_std"}
+
+
+def log_collapsed_predictive(
+    model: GPSSM, states: States, series: list[Series]
+) -> Float[Array, ""]:
+    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v
+    integrated out.
+    """
+    count = sum(len(experiment) for experiment in series)
+    statistics = scaled_statistics(model, states, series)
+    return log_boundary(model, states, series) + log_evidence(
+        statistics, jnp.ones_like(statistics.square), count
+    )
+
+
+def weights_given_states_predictive(
+    model: GPSSM, states: States, series: list[Series]
+) -> GaussianWeights:
+    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹),  P_d = I + Σ_t AᵀA / (B + Q),  b_d = Σ_t Aᵀr / (B + Q)."""
+    statistics = scaled_statistics(model, states, series)
+    return weights_given(statistics, jnp.ones_like(statistics.square))
+
+
+def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Statistics:
+    """The sums over time with A and r divided by √(B + Q), so that their noise has unit variance.
+
+    Σ log(B + Q), which that scaling adds to the log density, stands in the place of ΣB.
+    """
+    variance = model.process_variance
+
+    def terms(step: Step, following: Float[Array, "N Dx"]) -> Statistics:
+        spread = jnp.maximum(step.residual, 0.0) + variance[:, None]
+        gain = step.gain / jnp.sqrt(spread)[:, :, None]
+        error = (following - step.mean).T / jnp.sqrt(spread)
+        cross = jnp.matmul(gain.mT, error[:, :, None])[:, :, 0]
+        return Statistics(gram(gain), cross, jnp.sum(error**2, -1), jnp.sum(jnp.log(spread), -1))
+
+    return sum_over_time(model, states, series, terms)
+
+
+@dataclass(frozen=True)
+class ParticleGibbs(ParticleSettings):
+    """Settings of `ffvd-p`; `ParticleSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    target
+        "posterior" is q*; "predictive" replaces Q and the penalty exp(−B/2Q) by the variance B + Q,
+        as the paper's particle algorithm does, and is a different distribution.
+    """
+
+    num_particles: int = 100
+    target: str = choice("posterior", ("posterior", "predictive"))
+
+    def build(self, model: GPSSM, states: States) -> "ParticleGibbsSampler":
+        """Return the method for a model, started at these states."""
+        kind = ParameterMoves if self.target == "posterior" else PredictiveMoves
+        moves = kind(model, self.num_warmup, self.learning_rate)
+        return ParticleGibbsSampler(self, moves, states)
+
+
+class ParticleGibbsSampler(GibbsSampler):
+    """The iterations of `ffvd-p`."""
+
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Draw the weights given the states, then sweep."""
+        weights_key, states_key = jax.random.split(key)
+        weights = self.moves.draw_weights(weights_key, parameters, states, series)
+        model = self.moves.apply(parameters)
+        law = feynman_kac if self.settings.target == "posterior" else feynman_kac_predictive
+        form = functools.partial(law, model, weights)
+        keys = jax.random.split(states_key, len(series))
+        return sweep_states(keys, model, states, series, form, self.settings.num_particles)[0]

@@ -47,9 +47,6 @@ from gpssm.methods.variational import (
 from gpssm.model.model import GPSSM
 
 LOOK = 16  # rows that the recognition net sees
-CHANNELS, SPAN = 16, 5  # of its convolutions
-RIDGE = 0.01  # of the linear part at the start, beside a sum over rows
-LEAST_STD = 0.01  # of x₀ at the start
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def follow_prior(
     _: None, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
 ) -> Conditional:
     """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
-    return Conditional(f.mean, f.variance + variance, jnp.zeros_like(f.mean))
+    return f.mean, f.variance + variance, jnp.zeros_like(f.mean)
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:
@@ -151,26 +148,34 @@ class Recognition(eqx.Module):
 
     @classmethod
     def start(
-        cls, key: PRNGKeyArray, features: Float[Array, "N C look"], states: Float[Array, "N Dx"]
+        cls,
+        key: PRNGKeyArray,
+        features: Float[Array, "N C look"],
+        states: Float[Array, "N Dx"],
+        channels: int = 16,
     ) -> Self:
         """The linear part by ridge regression of the wanted states on what is seen of the rows
         after them.
         """
         flat = _flatten(features)
-        square = jnp.matmul(flat.T, flat) + RIDGE * jnp.eye(flat.shape[1], dtype=flat.dtype)
+        square = jnp.matmul(flat.T, flat) + 0.01 * jnp.eye(flat.shape[1], dtype=flat.dtype)
         solve = jax.lax.map(
             lambda column: solve_positive(square, column), jnp.matmul(flat.T, states).T
         )
         error = jnp.sqrt(jnp.mean((states - jnp.matmul(flat, solve.T)) ** 2, 0))
-        keys, span = jax.random.split(key), min(SPAN, features.shape[2])
-        first = eqx.nn.Conv1d(
-            features.shape[1], CHANNELS, span, padding="SAME", key=keys[0], dtype=flat.dtype
+        first, second = (
+            eqx.nn.Conv1d(
+                width,
+                channels,
+                min(5, features.shape[2]),
+                padding="SAME",
+                key=key,
+                dtype=flat.dtype,
+            )
+            for width, key in zip((features.shape[1], channels), jax.random.split(key), strict=True)
         )
-        second = eqx.nn.Conv1d(
-            CHANNELS, CHANNELS, span, padding="SAME", key=keys[1], dtype=flat.dtype
-        )
-        head = jnp.zeros((CHANNELS * features.shape[2], 2 * states.shape[1]), flat.dtype)
-        return cls(solve.T, jnp.log(jnp.maximum(error, LEAST_STD)), first, second, head)
+        head = jnp.zeros((channels * features.shape[2], 2 * states.shape[1]), flat.dtype)
+        return cls(solve.T, jnp.log(jnp.maximum(error, 0.01)), first, second, head)
 
     def __call__(self, features: Float[Array, "P C look"]) -> StartLaw:
         """q(x₀) of each piece."""

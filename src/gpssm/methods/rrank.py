@@ -29,7 +29,7 @@ from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, sweep_states
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
-from gpssm.model.conditionals import draw_gaussian, draw_noise
+from gpssm.model.conditionals import conjugate_prior, draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
 NOISE = "log_process_std"
-WALKS = 5  # Metropolis steps in each iteration
-FIRST_STEP, ACCEPTANCE = (
-    0.2,
-    0.3,
-)  # of these: the size in log space at first, and the acceptance it is to reach
 
 
 @dataclass(frozen=True)
@@ -128,14 +123,10 @@ def regress(
     inverse = inverse_root(precision)
     # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
     whitened = jnp.matmul(inverse, sums.cross[:, :, None])
-    mean, rest = (
-        jnp.matmul(inverse.mT, whitened)[:, :, 0],
-        sums.square - jnp.sum(whitened**2, (1, 2)),
-    )
-    log_det = -2 * jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1) - size * jnp.log(
-        unit
-    )
-    return CollapsedRegression(mean, precision, rest, log_det)
+    mean = jnp.matmul(inverse.mT, whitened)[:, :, 0]
+    rest = sums.square - jnp.sum(whitened**2, (1, 2))
+    log_root = jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
+    return CollapsedRegression(mean, precision, rest, -2 * log_root - size * jnp.log(unit))
 
 
 class RankMoves(ParameterMoves):
@@ -146,7 +137,7 @@ class RankMoves(ParameterMoves):
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        return ParameterMoves.init(self)._replace(memory=dual_averaging.start(FIRST_STEP))
+        return ParameterMoves.init(self)._replace(memory=dual_averaging.start(0.2))
 
     def update(
         self,
@@ -178,15 +169,14 @@ class RankMoves(ParameterMoves):
 
         Γ(a + N/2) / Γ(a) · b^a / (b + rest/2)^(a + N/2) · (2π)^(−N/2) det(I + AAᵀ/Q°)^(−½).
         """
-        regression, count = (
-            self._regress(model, states, series),
-            sum(len(experiment) for experiment in series),
-        )
+        regression = self._regress(model, states, series)
+        count = sum(len(experiment) for experiment in series)
         common = -0.5 * (regression.log_det + count * jnp.log(2 * jnp.pi))
         if NOISE not in self.model.leaves("sample"):
             variance = model.process_variance
             return common - 0.5 * (count * jnp.log(variance) + regression.rest / variance)
-        noise, prior = self._noise(regression, series), _noise_prior(self.model)
+        noise = self._noise(regression, series)
+        prior = conjugate_prior(self.model, NOISE, InverseGamma)
         gone = prior.shape * jnp.log(prior.scale) - noise.shape * jnp.log(noise.scale)
         return common + gammaln(noise.shape) - gammaln(prior.shape) + gone
 
@@ -218,7 +208,7 @@ class RankMoves(ParameterMoves):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """Metropolis steps of the kernel's leaves.
+        """Five Metropolis steps of the kernel's leaves, in log space.
 
         State dimensions are independent, and each accepts for itself.
         """
@@ -258,12 +248,9 @@ class RankMoves(ParameterMoves):
             return jax.tree.map(choose, (moved, after), (leaves, before)), jnp.mean(probability)
 
         start = {name: parameters.leaves[name] for name in names}
-        (leaves, _), acceptance = jax.lax.scan(
-            step, (start, value(start)), jax.random.split(key, WALKS)
-        )
-        memory = dual_averaging.update(
-            parameters.memory, jnp.mean(acceptance), ACCEPTANCE, adapting
-        )
+        keys = jax.random.split(key, 5)
+        (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), keys)
+        memory = dual_averaging.update(parameters.memory, jnp.mean(acceptance), 0.3, adapting)
         return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
@@ -280,7 +267,8 @@ class RankMoves(ParameterMoves):
         return regress(model, self.model.process_variance, states, series)
 
     def _noise(self, regression: CollapsedRegression, series: list[Series]) -> NoiseConditional:
-        prior, count = _noise_prior(self.model), sum(len(experiment) for experiment in series)
+        prior = conjugate_prior(self.model, NOISE, InverseGamma)
+        count = sum(len(experiment) for experiment in series)
         shape = jnp.broadcast_to(prior.shape + 0.5 * count, regression.rest.shape)
         return NoiseConditional(shape, prior.scale + 0.5 * regression.rest)
 
@@ -289,14 +277,3 @@ def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, 
     """log p of each row of a leaf."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, leaf.shape), prior)
     return jax.vmap(lambda prior, row: prior.log_prob(row))(rows, leaf)
-
-
-def _noise_prior(model: GPSSM) -> InverseGamma:
-    prior = model.priors[NOISE]
-    if not isinstance(prior, InverseGamma):
-        raise ValueError(
-            f"`rrank` draws {NOISE} exactly, which needs a prior of type InverseGamma, got "
-            f"{type(prior).__name__}: "
-            "replace it with model.with_priors, or fix the leaf."
-        )
-    return prior

@@ -37,11 +37,6 @@ from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw, Info, Method
 
-LARGEST_GRADIENT = 10.0  # norm of the gradient for one row of data; a path that ran away gives more
-MOST_FAILURES = (
-    1_000_000  # steps in a row with a gradient that is not finite, each of them left out
-)
-
 
 class FunctionMoments(NamedTuple):
     """f_d(z_n) ~ N(mean_nd, variance_nd) in q."""
@@ -50,15 +45,9 @@ class FunctionMoments(NamedTuple):
     variance: Float[Array, "N Dx"]
 
 
-class Conditional(NamedTuple):
-    """q(x_{t+1} | x_t) = N(mean, variance), and the divergence KL_t of each dimension."""
-
-    mean: Float[Array, "N Dx"]
-    variance: Float[Array, "N Dx"]
-    divergence: Float[Array, "N Dx"]
-
-
 Function = Callable[[Step], FunctionMoments]
+# Mean and variance of q(x_{t+1} | x_t), and the divergence KL_t of each dimension.
+Conditional = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"], Float[Array, "N Dx"]]
 # (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
 Conditioner = Callable[
     [Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional
@@ -185,19 +174,11 @@ def windows(lengths: list[int], window: int | None) -> Pieces:
     """
     if window is None or window >= max(lengths):
         return cut(lengths, None)
-    ends = np.cumsum(lengths)
-    firsts = [
-        np.arange(end - rows + 1 - window, end) for end, rows in zip(ends, lengths, strict=True)
-    ]
-    first = np.concatenate(
-        [
-            np.maximum(begin, end - rows)
-            for begin, end, rows in zip(firsts, ends, lengths, strict=True)
-        ]
-    )
-    end = np.concatenate(
-        [np.minimum(begin + window, end) for begin, end in zip(firsts, ends, strict=True)]
-    )
+    parts = []
+    for end, rows in zip(np.cumsum(lengths), lengths, strict=True):
+        begin = np.arange(end - rows + 1 - window, end)
+        parts.append((np.maximum(begin, end - rows), np.minimum(begin + window, end)))
+    first, end = np.concatenate(parts, 1)
     return Pieces(first, end, window, window)
 
 
@@ -274,9 +255,10 @@ def roll(
         x: Float[Array, "N Dx"], row: tuple[Array, Array, Any]
     ) -> tuple[Array, tuple[Array, Array]]:
         control, noise, parameters = row
-        law = conditioner(parameters, x, function(transition(x, control)), variance)
-        following = law.mean + jnp.sqrt(law.variance) * noise
-        return following, (following, jnp.sum(law.divergence, -1))
+        f = function(transition(x, control))
+        mean, spread, divergence = conditioner(parameters, x, f, variance)
+        following = mean + jnp.sqrt(spread) * noise
+        return following, (following, jnp.sum(divergence, -1))
 
     _, (states, divergence) = jax.lax.scan(move, start, (controls, noises, inputs))
     return Rolled(jnp.concatenate([start[None], states]), divergence)
@@ -396,10 +378,13 @@ class VariationalSampler(Method):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with gradients cut to a norm, and those that are not finite left out."""
+        """Adam with gradients cut to a norm, and those that are not finite left out.
+
+        The gradient for one row of data has a norm below ten unless a path ran away.
+        """
         adam = annealed_adam(self.settings.learning_rate, self.settings.num_warmup)
-        clipped = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), adam)
-        return optax.apply_if_finite(clipped, MOST_FAILURES)
+        clipped = optax.chain(optax.clip_by_global_norm(10.0), adam)
+        return optax.apply_if_finite(clipped, max_consecutive_errors=1_000_000)
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
         """Return the carry at the start."""

@@ -98,31 +98,26 @@ class VCDTFactorised(VariationalSettings):
         return VCDTFactorisedSampler(self, model, states)
 
 
-class Free(NamedTuple):
-    """(F_t, how far the mean is from its place at the start, log S_t^½) of T steps of P series."""
+class Law(NamedTuple):
+    """q(x_{t+1} | f) of T steps of P series; beyond the end of a series it has no effect.
+
+    F f + g is written as F (f − function) + state + std · shift: then a change of F does not move
+    the mean path, and steps of one size suit states that are known well and states that are not.
+
+    Parameters
+    ----------
+    slope, shift, log_std
+        F_t, how far the mean is from its place at the start, and log S_t^½.
+    function, state, std
+        f and x_{t+1} along the path of the start, and S_t^½ there; they stay as they are.
+    """
 
     slope: Float[Array, "T P Dx"]
     shift: Float[Array, "T P Dx"]
     log_std: Float[Array, "T P Dx"]
-
-
-class Anchor(NamedTuple):
-    """f and x_{t+1} along the path of the start, and S_t^½ there; they stay as they are.
-
-    F f + g is written as F (f − function) + state + std · shift: then a change of F does not move
-    the mean path, and steps of one size suit states that are known well and states that are not.
-    """
-
     function: Float[Array, "T P Dx"]
     state: Float[Array, "T P Dx"]
     std: Float[Array, "T P Dx"]
-
-
-class Law(NamedTuple):
-    """q(x_{t+1} | f) of every step; beyond the end of a series it has no effect."""
-
-    steps: Free
-    anchor: Anchor
 
 
 class VariationalPaths(NamedTuple):
@@ -136,13 +131,11 @@ def conditioned(
     parameters: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
 ) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
-    (slope, shift, log_std), anchor = parameters.steps, parameters.anchor
-    mean, noise = (
-        slope * (f.mean - anchor.function) + anchor.state + anchor.std * shift,
-        jnp.exp(2 * log_std),
-    )
+    slope, shift, log_std, function, state, std = parameters
+    mean = slope * (f.mean - function) + state + std * shift
+    noise = jnp.exp(2 * log_std)
     divergence = divergence_given_function(mean - f.mean, slope, noise, f.variance, variance)
-    return Conditional(mean, noise + slope**2 * f.variance, divergence)
+    return mean, noise + slope**2 * f.variance, divergence
 
 
 def independent(
@@ -151,11 +144,9 @@ def independent(
     """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V)
     ‖ N(f, Q) ].
     """
-    law = conditioned(parameters, x, f, variance)
-    divergence = divergence_given_function(
-        law.mean - f.mean, 0.0, law.variance, f.variance, variance
-    )
-    return law._replace(divergence=divergence)
+    mean, spread, _ = conditioned(parameters, x, f, variance)
+    divergence = divergence_given_function(mean - f.mean, 0.0, spread, f.variance, variance)
+    return mean, spread, divergence
 
 
 class VCDTFactorisedSampler(VariationalSampler):
@@ -175,8 +166,7 @@ class VCDTFactorisedSampler(VariationalSampler):
         weights = weights_given_states(model, self.states, series).mean
         transition = model.transition()
         variance = model.process_variance[None]
-        starts = []
-        steps = []
+        starts, steps = [], []
         for path, experiment, diagonal in zip(
             self.states, series, unstack(information, series), strict=True
         ):
@@ -188,7 +178,7 @@ class VCDTFactorisedSampler(VariationalSampler):
             starts.append((path[0], -0.5 * jnp.log(diagonal[0])))
         parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
-        return VariationalPaths(start, Law(Free(*parts[:3]), Anchor(*parts[3:])))
+        return VariationalPaths(start, Law(*parts))
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -219,7 +209,7 @@ class VCDTFactorisedSampler(VariationalSampler):
     ) -> Rolled:
         """Return `count` paths of each series; the anchor of their law stays as it is."""
         start_key, path_key = jax.random.split(key)
-        law = q.paths.law._replace(anchor=jax.lax.stop_gradient(q.paths.law.anchor))
+        law = Law(*q.paths.law[:3], *map(jax.lax.stop_gradient, q.paths.law[3:]))
         start = q.paths.start.draw(start_key, count)
         u = self.batch(series).u
         return roll(path_key, q.model, function, conditioner, start, u, law)

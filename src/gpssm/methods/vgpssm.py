@@ -44,14 +44,6 @@ from gpssm.model.target import (
 )
 from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
-# One part in so many of the warm-up is for chains to part from each other, after q is learned.
-SETTLING = 10
-# The step of the natural gradient: large at first, then falling like 1/k, so that averages forget
-# the early paths.
-FIRST_STEP = 0.8
-FIRST = 20
-LATER_STEP = 0.4
-
 
 @dataclass(frozen=True)
 class VGPSSM(ParticleSettings):
@@ -67,8 +59,11 @@ class VGPSSM(ParticleSettings):
     num_particles: int = 25
 
     def num_shared(self, model: GPSSM) -> int:
-        """Return all iterations that learn: there is one q(v)."""
-        return self.num_warmup - self.num_warmup // SETTLING
+        """Return all iterations that learn: there is one q(v).
+
+        In the last tenth of the warm-up chains part from each other.
+        """
+        return self.num_warmup - self.num_warmup // 10
 
     def build(self, model: GPSSM, states: States) -> "VGPSSMSampler":
         """Return the method for a model, started at these states and the weights given them."""
@@ -171,8 +166,11 @@ class VGPSSMSampler(Method):
 
 
 def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
-    """The natural gradient's step ρ at iteration k = 1, 2, ...: .8 up to k = 20, then .4 · 20/k."""
-    return jnp.where(iteration <= FIRST, FIRST_STEP, LATER_STEP * FIRST / jnp.maximum(iteration, 1))
+    """The natural gradient's step ρ at iteration k = 1, 2, ...: .8 up to k = 20, then .4 · 20/k.
+
+    So averages forget the early paths.
+    """
+    return jnp.where(iteration <= 20, 0.8, 0.4 * 20 / jnp.maximum(iteration, 1))
 
 
 def best_weights(statistics: Statistics, variance: Float[Array, " Dx"]) -> Natural:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import gram, inverse_lower, inverse_root, product_moments
-from gpssm.model.kernels import Coregionalised, Feature, Kernel, Leading, Masked, Stationary
+from gpssm.model.kernels import Feature, Kernel, Masked, Stationary
 from gpssm.model.wiring import Mask
 
 JITTER = 1e-6  # of k(Z, Z), relative to its mean diagonal
@@ -37,12 +37,8 @@ class Projection(NamedTuple):
     residual: Float[Array, "Dx N"]
 
 
-class Sums(NamedTuple):
-    """Sums over N inputs: AᵀA, AᵀE with the columns E beside the gain, and ΣB."""
-
-    gram: Float[Array, "Dx M M"]
-    cross: Float[Array, "Dx M P"]
-    residual: Float[Array, " Dx"]
+# AᵀA, AᵀE with columns E beside the gain, and ΣB, over the rows.
+Sums = tuple[Float[Array, "Dx M M"], Float[Array, "Dx M P"], Float[Array, " Dx"]]
 
 
 class Basis(eqx.Module):
@@ -104,7 +100,7 @@ class Basis(eqx.Module):
         """
         gain, residual = self.project(kernel, factor, z)
         gain = counts[None, :, None] * gain
-        return Sums(gram(gain), jnp.matmul(gain.mT, columns), jnp.sum(counts[None] * residual, -1))
+        return gram(gain), jnp.matmul(gain.mT, columns), jnp.sum(counts[None] * residual, -1)
 
     def function(
         self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
@@ -186,7 +182,7 @@ class InducingPoints(Basis):
         matrix = counts[None, :, None] * kernel(z, self.locations)
         square, cross = product_moments(matrix, factor, columns)
         variance = jnp.sum(counts[None] * kernel.diagonal(z), -1)
-        return Sums(square, cross, variance - jnp.trace(square, axis1=-2, axis2=-1))
+        return square, cross, variance - jnp.trace(square, axis1=-2, axis2=-1)
 
     def function(
         self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
@@ -217,37 +213,31 @@ class LeadingPoints(InducingPoints):
 
     sums = Basis.sums
 
-    def factorise(self, kernel: Kernel) -> Float[Array, "D M M"]:
+    def factorise(self, kernel: Any) -> Float[Array, "D M M"]:
         """Return those of the first dimensions."""
-        if not isinstance(kernel, Leading):
-            raise TypeError(f"LeadingPoints are for a kernel Leading, not {type(kernel).__name__}.")
         return super().factorise(kernel.inner)
 
-    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+    def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
         """Return those of the first dimensions, and zeros."""
-        assert isinstance(kernel, Leading)
-        gain, residual = super().project(kernel.inner, factor, z)
-        return Projection(kernel.pad(gain), kernel.pad(residual))
+        return Projection(*map(kernel.silence, super().project(kernel.inner, factor, z)))
 
     def function(
-        self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
+        self, kernel: Any, factor: Factor, weights: Float[Array, "Dx M"]
     ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
         """Return those of the first dimensions, and zeros."""
-        assert isinstance(kernel, Leading)
         values = super().function(kernel.inner, factor, weights[: factor.shape[0]])
-        return lambda z: kernel.pad(values(z).T).T
+        return lambda z: kernel.silence(values(z).T).T
 
     def correction(
         self,
-        kernel: Kernel,
+        kernel: Any,
         function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
         state_dim: int,
     ) -> Float[Array, "Dx M"]:
         """Return those of the first dimensions, and zeros."""
         factor = self.factorise(kernel)
-        assert isinstance(kernel, Leading)
         values = function(self.locations)[: factor.shape[0], :, None]
-        return kernel.pad(jnp.matmul(factor.mT, values)[:, :, 0])
+        return kernel.silence(jnp.matmul(factor.mT, values)[:, :, 0])
 
 
 class CoregionalisedPoints(Basis):
@@ -280,18 +270,12 @@ class CoregionalisedPoints(Basis):
         """Whether the latent functions are common to all dimensions."""
         return self.common
 
-    def factorise(self, kernel: Kernel) -> Factor:
+    def factorise(self, kernel: Any) -> Factor:
         """Return the factors of the latent functions."""
-        if not isinstance(kernel, Coregionalised):
-            raise TypeError(
-                "CoregionalisedPoints are for a kernel Coregionalised, not "
-                f"{type(kernel).__name__}."
-            )
         return self.points.factorise(kernel.inner)
 
-    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+    def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
         """Return those of the latent functions, mixed."""
-        assert isinstance(kernel, Coregionalised)
         gain, residual = self.points.project(kernel.inner, factor, z)
         # (Dx, N, R, M) → (Dx, N, R M)
         mixed = kernel.W[:, None, :, None] * jnp.moveaxis(gain, 0, 1)[None]
@@ -342,20 +326,17 @@ class FeaturePoints(Basis):
         """M, the number of values of the feature."""
         return self.locations.shape[0]
 
-    def factorise(self, kernel: Kernel) -> Factor:
+    def factorise(self, kernel: Any) -> Factor:
         """Return that of the inducing points for h."""
-        if not isinstance(kernel, Feature):
-            raise TypeError(f"FeaturePoints are for a kernel Feature, not {type(kernel).__name__}.")
         return InducingPoints(self.locations).factorise(kernel.inner)
 
-    def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
+    def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
         """Return those of h, in their place and times g."""
-        assert isinstance(kernel, Feature)
         features, factors = kernel.parts(z)
         gain, residual = InducingPoints(self.locations).project(kernel.inner, factor, features)
-        factors = factors[None]
         return Projection(
-            kernel.spread(gain * factors[:, :, None]), kernel.spread(residual * factors**2)
+            kernel.spread(gain * factors[None, :, None]),
+            kernel.spread(residual * factors[None] ** 2),
         )
 
     def unknown(
@@ -535,7 +516,7 @@ class Stacked(Basis):
         mixed, cross = jnp.split(cross, [gain.shape[-1]], -1)
         upper = jnp.concatenate([square, mixed], -1)
         lower = jnp.concatenate([mixed.mT, gram(gain)], -1)
-        return Sums(
+        return (
             jnp.concatenate([upper, lower], -2),
             jnp.concatenate([cross, jnp.matmul(gain.mT, columns)], -2),
             first_residual + jnp.sum(counts[None] * residual, -1),

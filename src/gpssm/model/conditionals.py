@@ -22,7 +22,7 @@ from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
 from gpssm.model.target import pairs, transition_statistics
-from gpssm.model.types import Data, EmissionConditional, GaussianWeights, NoiseConditional, States
+from gpssm.model.types import Data, GaussianWeights, NoiseConditional, States
 
 P = TypeVar("P", bound=Prior)
 
@@ -35,7 +35,7 @@ def process_noise_given(
     The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are
     drawn from.
     """
-    prior = _conjugate(model, "log_process_std", InverseGamma)
+    prior = conjugate_prior(model, "log_process_std", InverseGamma)
     sums = transition_statistics(model, states, series)
     product = jnp.matmul(sums.gram, weights[:, :, None])[:, :, 0] - 2 * sums.cross
     square = jnp.maximum(sums.square + jnp.sum(weights * product, -1), 0.0)
@@ -44,7 +44,7 @@ def process_noise_given(
     return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
 
 
-def emission_given_noise(model: GPSSM, states: States, series: Data) -> EmissionConditional:
+def emission_given_noise(model: GPSSM, states: States, series: Data) -> GaussianWeights:
     """[C_j, d_j] | R, x, y ~ N(Λ_j⁻¹ h_j, Λ_j⁻¹) over the rows where output j was observed:
 
     Λ_j = V_j⁻¹ + Σ_t [x; 1][x; 1]ᵀ / R_j,   h_j = V_j⁻¹ m_j + Σ_t [x; 1] y_tj / R_j.
@@ -56,14 +56,14 @@ def emission_given_noise(model: GPSSM, states: States, series: Data) -> Emission
     gram = jnp.einsum("tj,ta,tb->jab", weight, features, features)
     precision = gram + jax.vmap(jnp.diag)(prior_std**-2)
     right = jnp.matmul((weight * y).T, features) + prior_mean * prior_std**-2
-    return EmissionConditional(solve_positive(precision, right), precision)
+    return GaussianWeights(solve_positive(precision, right), precision)
 
 
 def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseConditional:
     """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the
     n_j observed.
     """
-    likelihood, prior = _gaussian(model), _conjugate(model, "likelihood.log_std", InverseGamma)
+    likelihood, prior = _gaussian(model), conjugate_prior(model, "likelihood.log_std", InverseGamma)
     features, y, present = _regression(states, series)
     emission = jnp.concatenate([likelihood.C, likelihood.d[:, None]], -1)
     error = jnp.where(present, y - jnp.matmul(features, emission.T), 0.0)
@@ -87,9 +87,7 @@ def draw_noises(
     return unravel(draw_noise(key, NoiseConditional(shape, scale)))
 
 
-def draw_gaussian(
-    key: PRNGKeyArray, conditional: GaussianWeights | EmissionConditional
-) -> Float[Array, "D M"]:
+def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights) -> Float[Array, "D M"]:
     """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
     inverse = inverse_root(conditional.precision)
     noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
@@ -101,20 +99,19 @@ def _regression(
 ) -> tuple[Float[Array, "N Dx+1"], Float[Array, "N Dy"], Float[Array, "N Dy"]]:
     """[x; 1], y with zeros for missing entries, and where they were observed, over all series."""
     paths = [
-        (path[1:], observed(jnp.asarray(rows.y, path.dtype)))
+        (path[1:], *observed(jnp.asarray(rows.y, path.dtype)))
         for path, rows in pairs(states, series)
     ]
-    x = jnp.concatenate([path for path, _ in paths])
+    x, y, present = map(jnp.concatenate, zip(*paths, strict=True))
     features = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], -1)
-    y = jnp.concatenate([output.y for _, output in paths])
-    return features, y, jnp.concatenate([output.present for _, output in paths]).astype(x.dtype)
+    return features, y, present.astype(x.dtype)
 
 
 def _emission_prior(
     model: GPSSM, likelihood: Gaussian
 ) -> tuple[Float[Array, "Dy Dx+1"], Float[Array, "Dy Dx+1"]]:
     """Mean and standard deviation of [C, d] under the model's priors."""
-    C, d = (_conjugate(model, name, Normal) for name in ("likelihood.C", "likelihood.d"))
+    C, d = (conjugate_prior(model, name, Normal) for name in ("likelihood.C", "likelihood.d"))
     wide, tall = likelihood.C.shape, (*likelihood.d.shape, 1)
 
     def join(left: Array, right: Array) -> Array:
@@ -133,12 +130,13 @@ def _gaussian(model: GPSSM) -> Gaussian:
     return model.likelihood
 
 
-def _conjugate(model: GPSSM, name: str, kind: type[P]) -> P:
+def conjugate_prior(model: GPSSM, name: str, kind: type[P]) -> P:
+    """The prior of a leaf, for which it has an exact conditional."""
     prior = model.priors[name]
     if not isinstance(prior, kind):
         raise TypeError(
             f"The exact draw of {name} needs a prior of type {kind.__name__}, got "
-            f"{type(prior).__name__}: "
-            f"replace it with model.with_priors, or give the leaf the role 'optimise' or 'fix'."
+            f"{type(prior).__name__}: replace it with model.with_priors, or give the leaf the role "
+            "'optimise' or 'fix'."
         )
     return prior

@@ -228,7 +228,7 @@ class Masked(Restricted):
         return self.inner.unit_frequencies(key, num, dim)
 
 
-class Leading(Kernel):
+class Leading(Restricted):
     """k_d of the inner kernel for the first dimensions, zero for others, whose transition is known.
 
     Unlike `Masked`, nothing is computed where the kernel is zero.
@@ -241,29 +241,16 @@ class Leading(Kernel):
         Dx, the number of all dimensions.
     """
 
-    inner: Kernel
     state_dim: int = eqx.field(static=True)
 
-    def pad(self, values: Float[Array, "D ..."]) -> Float[Array, "Dx ..."]:
+    def hide(self, z: Left) -> Left:
+        """Return the inputs as they are."""
+        return z
+
+    def silence(self, values: Float[Array, "D ..."]) -> Float[Array, "Dx ..."]:
         """Return values of the first dimensions, and zeros for the others."""
         zeros = jnp.zeros((self.state_dim - values.shape[0], *values.shape[1:]), values.dtype)
         return jnp.concatenate([values, zeros])
-
-    def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return the inner kernel's matrix, and zeros."""
-        return self.pad(self.inner(left, right))
-
-    def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
-        """Return the inner kernel's diagonal, and zeros."""
-        return self.pad(self.inner.diagonal(z))
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the inner kernel's."""
-        return self.inner.spectrum(key, num, dim)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the inner kernel's, and zeros."""
-        return self.pad(self.inner.features(spectrum, z))
 
 
 class Coregionalised(Kernel):

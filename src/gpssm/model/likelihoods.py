@@ -9,7 +9,7 @@ linear fit knows: C, d and noise standard deviations.
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import equinox as eqx
 import jax
@@ -18,22 +18,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
-from gpssm.model.curves import KNOTS, REACH, rising
 
 Scaling = Literal["standard", "scale", "none"]
 
-
-class Observed(NamedTuple):
-    """Outputs with the missing entries set to zero, and where they were there."""
-
-    y: Float[Array, "N Dy"]
-    present: Bool[Array, "N Dy"]
+KNOTS, REACH = 11, 3.0  # of a curve: how many, from −REACH to REACH
 
 
-def observed(y: Float[Array, "N Dy"]) -> Observed:
-    """Safe values and a mask: NaN must be replaced before any arithmetic, or gradients are NaN."""
+def observed(y: Float[Array, "N Dy"]) -> tuple[Float[Array, "N Dy"], Bool[Array, "N Dy"]]:
+    """Outputs with the missing entries set to zero, and where they were there.
+
+    NaN must be replaced before any arithmetic, or gradients are NaN.
+    """
     present = jnp.isfinite(y)
-    return Observed(jnp.where(present, y, 0.0), present)
+    return jnp.where(present, y, 0.0), present
 
 
 class Likelihood(eqx.Module):
@@ -237,8 +234,27 @@ class Wiener(PredictorNoise):
         return self.curve(self.predictor(x), self.weights)
 
 
+def rising(values: Float[Array, "N D"], weights: Float[Array, "D K"]) -> Float[Array, "N D"]:
+    """Return g_d(values_nd), for curves that rise everywhere, with K = KNOTS − 1 slopes each.
+
+    The slope of a curve is exp(w_k) between the knots c_k and c_{k+1}, smoothly:
+
+        g(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),
+        s(t) = δ softplus(t / δ)
+
+    The first and the last slope go on for ever, and g(η) = η where all w are zero. Variables are of
+    unit scale. It serves as a static curve of an output (Wiener) or of a control (Hammerstein).
+    """
+    knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), values.dtype)
+    width = 0.3 * 2 * REACH / (KNOTS - 1)
+    slopes = jnp.exp(weights)[None]
+    ramps = width * jax.nn.softplus((values[:, :, None] - knots[1:-1][None, None]) / width)
+    bends = jnp.sum(jnp.diff(slopes, axis=-1) * ramps, -1)
+    return knots[1] + slopes[..., 0] * (values - knots[1]) + bends
+
+
 class MonotoneWiener(Wiener):
-    """y ~ N(h(C x + d), R) with an increasing h (`curves.rising`).
+    """y ~ N(h(C x + d), R) with an increasing h (`rising`).
 
     `likelihood.weights` are the logarithms of its slopes, which are zero for h(η) = η.
     """

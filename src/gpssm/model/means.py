@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.model.bases import Basis, Factor
-from gpssm.model.curves import rising
 from gpssm.model.kernels import Kernel, in_units
+from gpssm.model.likelihoods import rising
 from gpssm.model.wiring import Mask
 
 
@@ -61,7 +61,7 @@ class LinearMap(Mean):
 
 
 class Curved(Mean):
-    """m(x, u) = A x + B g(u) + b with an increasing curve g_j of each input (`curves.rising`).
+    """m(x, u) = A x + B g(u) + b with an increasing curve g_j of each input (`likelihoods.rising`).
 
     `mean.weights` are the logarithms of its slopes, which are zero for g(u) = u.
     """

@@ -11,7 +11,7 @@ with v_d ~ N(0, I) and z_t = [x_t; u_t].
 import dataclasses
 import fnmatch
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import equinox as eqx
 import jax
@@ -25,17 +25,6 @@ from gpssm.model.means import Mean
 from gpssm.model.priors import Prior, default_prior
 
 Role = Literal["fix", "optimise", "sample"]
-
-# Leaves that define a prior or a feature map rather than something to learn.
-_FIXED_BY_DEFAULT = (
-    *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-    *(
-        f"mean.{inner}{name}"
-        for inner in ("", "inner.")
-        for name in ("transition", "control", "offset")
-    ),
-    "mean.known",
-)
 
 
 class Step(NamedTuple):
@@ -110,11 +99,19 @@ class GPSSM(eqx.Module):
         process_std
             √Q_d.
         """
+        # Without JAX's weak types, which an update would change, to compile everything again.
         model = jax.tree.map(
-            _strong, cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ())
+            lambda leaf: jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf,
+            cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ()),
         )
         priors = {name: default_prior(name) for name in model.leaves()}
-        fixed = {name for pattern in _FIXED_BY_DEFAULT for name in fnmatch.filter(priors, pattern)}
+        # Leaves that define a prior or a feature map rather than something to learn.
+        patterns = [
+            *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
+            *("mean.transition", "mean.control", "mean.offset", "mean.known"),
+            *("mean.inner.transition", "mean.inner.control", "mean.inner.offset"),
+        ]
+        fixed = {name for pattern in patterns for name in fnmatch.filter(priors, pattern)}
         roles: tuple[tuple[str, Role], ...] = tuple(
             (name, "fix" if name in fixed else "optimise") for name in priors
         )
@@ -263,13 +260,6 @@ class GPSSM(eqx.Module):
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
-
-
-def _strong(leaf: Any) -> Any:
-    """Return the leaf without JAX's weak type, which an update would change, to compile everything
-    again.
-    """
-    return jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf
 
 
 def _name(path: tuple[object, ...]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from gpssm.core.chunks import sum_rows
 from gpssm.core.linalg import log_gaussian_integral, log_normal, solve_positive
+from gpssm.core.loops import sum_rows
 from gpssm.data.padding import moves, num_moves
 from gpssm.data.series import Series, as_list
 from gpssm.model.model import GPSSM, Step

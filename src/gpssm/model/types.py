@@ -33,7 +33,7 @@ class Statistics(NamedTuple):
 
 
 class GaussianWeights(NamedTuple):
-    """v_d | x ~ N(mean_d, precision_d⁻¹)."""
+    """Rows v_d ~ N(mean_d, precision_d⁻¹): the weights, or [C_j, d_j] of the outputs."""
 
     mean: Float[Array, "Dx M"]
     precision: Float[Array, "Dx M M"]
@@ -57,13 +57,6 @@ class NoiseConditional(NamedTuple):
 
     shape: Float[Array, " D"]
     scale: Float[Array, " D"]
-
-
-class EmissionConditional(NamedTuple):
-    """[C_j, d_j] ~ N(mean_j, precision_j⁻¹), one row an output."""
-
-    mean: Float[Array, "Dy Dx+1"]
-    precision: Float[Array, "Dy Dx+1 Dx+1"]
 
 
 class Draw(NamedTuple):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.metrics import pit
-from gpssm.core.text import as_share, check_kind, check_output, check_shares, is_whole
+from gpssm.core.text import as_share, as_tuple, check_kind, check_output, check_shares, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_SERIES = 4  # side by side
-MOST_BANDS = 3  # bands of more forecasts hide each other
-BINS, GROUPS = 10, 12  # of the histogram, and of the steps, at most
 ENTRIES = 20  # observed entries in a bin, or in a group of steps, at least
 STEPS = {"color": GREEN, "linewidth": 0.9, "drawstyle": "steps-post", "label": "input (held)"}
 
@@ -51,8 +48,8 @@ Pair = tuple[Forecast, Any]
 
 
 @in_house_style()
-def plot_series(series: Any, train: Any = None, test: Any = None) -> "Figure":
-    """Outputs and inputs below one another, the first four series side by side, and the test rows.
+def plot_series(series: Any, train: Any = None) -> "Figure":
+    """Outputs and inputs below one another, the first four series side by side.
 
         plot_series(series, train=0.5)
 
@@ -61,22 +58,20 @@ def plot_series(series: Any, train: Any = None, test: Any = None) -> "Figure":
     series
         A `Series`, anything that `Series.of` takes, or a list of those.
     train
-        How many rows were trained on, which share of them, or a series of them; the first ones.
-    test
-        The same of the rows for testing: those after the training rows, or the last ones. By
-        default all rows after the training rows.
+        How many rows were trained on, which share of them, or a series of them; the first ones. The
+        rows after them are shaded.
     """
     listed = as_list(series)
     first = listed[0]
     names = (*first.outputs, *first.inputs)
-    shown = listed[:MOST_SERIES]
+    shown = listed[:4]
     figure, axes = panels(len(names), len(shown), height=1.1, sharex="col", sharey="row")
     for number, (column, rows) in enumerate(zip(axes.T, shown, strict=True)):
         _draw_columns(column, rows)
-        if train is not None or test is not None:
-            _mark_split(column, rows, train, test)
+        if train is not None:
+            _mark_split(column, rows, train)
         if len(listed) > 1:
-            more = f" (of {len(listed)})" if len(listed) > MOST_SERIES else ""
+            more = f" (of {len(listed)})" if len(listed) > len(shown) else ""
             column[0].set_title(rows.name or f"series {number}{more}")
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(with_unit(name, first.units))
@@ -102,29 +97,22 @@ def _draw_columns(column: np.ndarray, rows: Series) -> None:
     column[-1].set_xlabel(name)
 
 
-def _mark_split(column: np.ndarray, rows: Series, train: Any, test: Any) -> None:
-    """A line where training ends, and a shade over the test rows."""
+def _mark_split(column: np.ndarray, rows: Series, train: Any) -> None:
+    """A line where training ends, and a shade over the other rows."""
     length = len(rows)
-    first = length - _rows(test, length) if train is None else _rows(train, length)
-    last = length if test is None else min(first + _rows(test, length), length)
-    times, _ = time_axis(length + 1, rows.axis)
-    for panel in column:
-        panel.axvspan(times[first], times[last], color=LIGHT, zorder=0, linewidth=0, label="test")
-        dashed = {"color": GREY, "linestyle": "--", "linewidth": 0.9}
-        panel.axvline(times[first], **dashed, label="end of training")
-
-
-def _rows(part: Any, length: int) -> int:
-    """A number of rows, from a number, a share, or a series."""
-    if isinstance(part, Series):
-        return min(len(part), length)
-    rows = math.floor(part * length + 1e-9) if isinstance(part, float) and 0 < part <= 1 else part
-    if not is_whole(rows) or not 0 < rows <= length:
+    first = min(len(train), length) if isinstance(train, Series) else train
+    if isinstance(train, float) and 0 < train <= 1:
+        first = math.floor(train * length + 1e-9)
+    if not is_whole(first) or not 0 < first <= length:
         raise ValueError(
-            f"train and test are numbers of rows up to {length}, shares up to 1.0, or series; "
-            f"got {part!r}"
+            f"train is a number of rows up to {length}, a share up to 1.0, or a series; "
+            f"got {train!r}"
         )
-    return rows
+    times, _ = time_axis(length + 1, rows.axis)
+    dashed = {"color": GREY, "linestyle": "--", "linewidth": 0.9}
+    for panel in column:
+        panel.axvspan(times[first], times[-1], color=LIGHT, zorder=0, linewidth=0, label="test")
+        panel.axvline(times[first], **dashed, label="end of training")
 
 
 @figure_of(Forecast)
@@ -133,7 +121,6 @@ def plot_forecast(
     actual: Any = None,
     history: Any = None,
     levels: Sequence[float] = LEVELS,
-    ax: Any = None,
 ) -> "Figure":
     """A fan of intervals around the median per output, and the inputs below.
 
@@ -151,32 +138,22 @@ def plot_forecast(
         twice as many as the forecast has steps, are shown.
     levels
         Levels of the intervals.
-    ax
-        Axes to draw into, one per output; the inputs are then left out.
     """
     levels = check_shares("levels", levels)
     outputs = len(forecast.outputs)
-    inputs = forecast.inputs if ax is None else ()
-    if ax is None:
-        ratios = (2.1,) * outputs + (1.0,) * len(inputs)
-        layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
-        ax = panels(len(ratios), **layout)[1].ravel()
-        autocorrelation = True
-    else:
-        ax = np.ravel(np.asarray(ax, dtype=object))
-        autocorrelation = False
-        if len(ax) != outputs or not all(hasattr(type(panel), "set_xlabel") for panel in ax):
-            raise ValueError(
-                f"ax must hold one pair of axes an output, {outputs} in all; got {len(ax)}"
-            )
+    inputs = forecast.inputs
+    ratios = (2.1,) * outputs + (1.0,) * len(inputs)
+    layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
+    figure, axes = panels(len(ratios), **layout)
+    axes = axes.ravel()
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
-    names = None if history is None else _last_rows(history, forecast)
+    past = None if history is None else _last_rows(history, forecast)
     happened = None if actual is None else forecast.rows_of(actual)
     past_inputs = isinstance(history, Series) and set(inputs) <= set(history.inputs)
     bands = [(level, *forecast.interval(level)) for level in sorted(levels, reverse=True)]
-    for j, panel in enumerate(ax[:outputs]):
-        if names is not None:
-            draw(panel, names[0], names[1][:, j], color=GREY, label="history")
+    for j, panel in enumerate(axes[:outputs]):
+        if past is not None:
+            draw(panel, past[0], past[1][:, j], color=GREY, label="history")
         for rank, (level, low, high) in enumerate(bands):
             alpha = min(0.2 + 0.15 * rank, 0.6)
             shade(panel, times, low[:, j], high[:, j], alpha=alpha, label=f"{100 * level:g} %")
@@ -184,20 +161,22 @@ def plot_forecast(
         if happened is not None:
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
         panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
-    for j, panel in enumerate(ax[outputs:]):
-        if names is not None and past_inputs:
-            before = align_columns(history, forecast.inputs, "u")[-len(names[0]) :, j]
-            draw(panel, names[0], before, **STEPS | {"color": GREY, "label": "history"})
+    for j, panel in enumerate(axes[outputs:]):
+        if past is not None and past_inputs:
+            before = align_columns(history, forecast.inputs, "u")[-len(past[0]) :, j]
+            draw(panel, past[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
-    _hatch_untrusted(ax, forecast)
-    ax[-1].set_xlabel(name)
-    if autocorrelation:
-        ax[0].figure.align_ylabels()
-        legend(ax[0].figure)
-    else:
-        ax[0].legend()
-    return ax[0].figure
+    # Steps that cannot be trusted are hatched up to the next, so that one can be seen.
+    ends, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
+    style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
+    for first, end in untrusted_spans(forecast) - forecast.start:
+        for panel in axes:
+            panel.axvspan(ends[first], ends[end], **style, label="not to be trusted")
+    axes[-1].set_xlabel(name)
+    figure.align_ylabels()
+    legend(figure)
+    return figure
 
 
 def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray]:
@@ -205,15 +184,6 @@ def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray
     values = align_columns(history, forecast.outputs, "y")[-2 * forecast.horizon :]
     times, _ = time_axis(len(values), forecast.axis, forecast.start - len(values))
     return times, values
-
-
-def _hatch_untrusted(axes: np.ndarray, forecast: Forecast) -> None:
-    """Hatch the steps that cannot be trusted, each up to the next, so that one can be seen."""
-    times, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
-    style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
-    for first, end in untrusted_spans(forecast) - forecast.start:
-        for panel in axes:
-            panel.axvspan(times[first], times[end], **style, label="not to be trusted")
 
 
 @in_house_style()
@@ -265,7 +235,7 @@ def plot_comparison(
         low, high = forecast.interval(level)
         for panel, name in zip(axes[:, 0], shown, strict=True):
             column = forecast.outputs.index(name)
-            if len(forecasts) <= MOST_BANDS:
+            if len(forecasts) <= 3:  # bands of more forecasts hide each other
                 light = {"color": style["color"], "alpha": 0.15}
                 shade(panel, times, low[:, column], high[:, column], **light)
             draw(panel, times, forecast.median[:, column], **style, **marks, label=label)
@@ -324,7 +294,7 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
 
 
 @in_house_style()
-def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
+def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
     """Histogram of the probability integral transform, and coverage of intervals by step ahead.
 
         plot_calibration([(forecast, actual), ...])
@@ -337,13 +307,11 @@ def plot_calibration(pairs: Pair | Iterable[Pair], levels: tuple[float, ...] = L
     Parameters
     ----------
     pairs
-        A forecast and what happened, as in `Forecast.score`, or several such pairs.
+        Forecasts, each with what happened, as in `Forecast.score`.
     levels
         Levels of the intervals.
     """
-    listed: Any = pairs if isinstance(pairs, Iterable) and getattr(pairs, "ndim", 1) else ()
-    listed = list(listed)
-    listed = [tuple(listed)] if listed and isinstance(listed[0], Forecast) else listed
+    listed = as_tuple(pairs)
     if not listed or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in listed):
         raise ValueError(
             f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}"
@@ -371,7 +339,7 @@ def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
 
 
 def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
-    bins = int(np.clip(len(values) // ENTRIES, 4, BINS))
+    bins = int(np.clip(len(values) // ENTRIES, 4, 10))
     scale = bins / len(values)
     low, high = stats.binom(len(values), 1 / bins).interval(0.95)
     label = "95 % band if calibrated"
@@ -399,7 +367,7 @@ def coverage_by_step(
         The number of its entries.
     """
     horizon = values.shape[1]
-    groups = int(np.clip(np.isfinite(values).sum() // ENTRIES, 1, min(GROUPS, horizon)))
+    groups = int(np.clip(np.isfinite(values).sum() // ENTRIES, 1, min(12, horizon)))
     rows = np.array_split(np.arange(horizon), groups)
     parts = [values[:, part][np.isfinite(values[:, part])] for part in rows]
     observed = [(part.mean() + 1, entries) for part, entries in zip(rows, parts, strict=True)]
@@ -452,7 +420,6 @@ def plot_orders(models: LinearComparison) -> "Figure":
         panel.axhline(float(table.at[name, "loss"]), **style, label=str(name))
     panel.set_ylim(bottom=0)
     panel.set_xticks(sorted(orders))
-    panel.set_xlabel("order: number of states")
-    panel.set_ylabel(f"{models.protocol}\n(held-out rows, SD)")
+    panel.set(xlabel="order: number of states", ylabel=f"{models.protocol}\n(held-out rows, SD)")
     legend(figure)
     return figure

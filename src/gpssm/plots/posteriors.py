@@ -18,7 +18,6 @@ from gpssm.plots.style import (
     LEVEL,
     LIGHT,
     LINES,
-    ORANGE,
     VERMILION,
     draw,
     extremes,
@@ -31,8 +30,8 @@ from gpssm.plots.style import (
     time_axis,
     with_unit,
 )
-from gpssm.posterior.arviz import to_dataframe
 from gpssm.posterior.diagnostics import Diagnostics, diagnose
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster, Stack, smoothed_outputs
@@ -41,15 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_STATES, MOST_CHAINS = 8, 4
-MOST_INPUTS = 3  # those with the largest correlations
-MOST_QUANTITIES = 7
 NAME = 18  # letters of a name that a panel has room for
-GOOD, FAIR = 1.01, 1.05  # R-hat
-SMALLEST = 1e-3  # distance of R-hat from 1 that is drawn
-COLUMNS = 3  # of the figure of parameters
-SAMPLES = 4000  # from a prior
-GRID = 200
 
 Traces = dict[str, Float[np.ndarray, "chain draw"]]
 
@@ -72,7 +63,7 @@ def plot_smoothed(
     smoothed
         The outputs without and with noise, if they were computed already.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     outputs, observed = smoothed or smoothed_outputs(posterior, index)
     figure, axes = panels(series.output_dim, height=1.9, sharex=True)
@@ -123,23 +114,24 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     index
         Number of the training series.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     states = np.asarray(posterior.draws.states[index])
-    figure, axes = panels(min(states.shape[-1], MOST_STATES), height=1.15, sharex=True)
+    most = 8
+    figure, axes = panels(min(states.shape[-1], most), height=1.15, sharex=True)
     # x_t is known from y_{t-1} on: it stands where the output that it emits does.
     times, label = time_axis(len(series) + 1, series.axis, first=-1)
     levels = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
     for dim, panel in enumerate(axes[:, 0]):
-        for chain, style in zip(range(min(len(states), MOST_CHAINS)), LINES, strict=False):
+        for chain, style in zip(range(min(len(states), 4)), LINES, strict=False):
             paths = states[chain, :, :, dim]
             low, middle, high = np.quantile(paths, levels, axis=0, method="weibull")
             shade(panel, times, low, high, color=style["color"], alpha=0.2)
             draw(panel, times, middle, **style, label=f"chain {chain}")
         panel.set_ylabel(f"$x_{{{dim + 1}}}$ (scaled)")
         panel.margins(x=0.01)
-    if states.shape[-1] > MOST_STATES:
-        axes[0, 0].set_title(f"the first {MOST_STATES} of {states.shape[-1]} states")
+    if states.shape[-1] > most:
+        axes[0, 0].set_title(f"the first {most} of {states.shape[-1]} states")
     axes[-1, 0].set_xlabel(label)
     legend(figure)
     return figure
@@ -171,7 +163,7 @@ def plot_residuals(
 def draw_residuals(residuals: Residuals) -> "Figure":
     """The figure of `plot_residuals` of residuals that were computed already."""
     series = residuals.series
-    number = min(series.input_dim, MOST_INPUTS)
+    number = min(series.input_dim, 3)  # inputs with the largest correlations
     ratios = (2.2, *(1.3,) * (1 + number))
     layout = {"width_ratios": ratios, "sharex": "col"}
     figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
@@ -236,14 +228,16 @@ def traces(posterior: Posterior) -> Traces:
     Inducing points may change places, so that two chains need not agree on any of them: their
     locations come last.
     """
-    frame = to_dataframe(posterior).drop(columns="acceptance")
-    shape = (posterior.num_chains, posterior.num_draws)
-    values = {name: frame[name].to_numpy().reshape(shape) for name in frame.columns}
-    target = {"log_target": values.pop("log_target")}
+    values = {}
+    for name, leaf in posterior.draws.leaves.items():
+        for entry in np.ndindex(leaf.shape[2:]):
+            label = f"{name}[{','.join(map(str, entry))}]" if entry else name
+            values[label] = np.asarray(leaf[(..., *entry)])
+    target = {"log_target": np.asarray(posterior.info.log_target)}
     order = sorted(
         values, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(values[name])))
     )
-    worst = order[: MOST_QUANTITIES - 1]
+    worst = order[:6]
     return target | {name: values[name] for name in values if name in worst}
 
 
@@ -302,7 +296,8 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
     """Effective sample sizes and R-hat of each group of quantities, at their worst.
 
     The dashed line is at 100 effective draws per chain, the dotted one at all draws. R-hat should
-    lie in the shade below 1.01; up to 1.05 will do for plots, not for tails.
+    lie in the shade below 1.01; up to 1.05 will do for plots, not for tails. Its
+    axis is logarithmic in the distance from 1, to read both 1.005 and 2.
 
     Parameters
     ----------
@@ -335,26 +330,12 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
     sizes.invert_yaxis()
     sizes.set_xlabel("effective draws")
     sizes.set_xlim(left=0)
-    _draw_ratios(ratios, np.array([row.rhat for row in rows]))
+    ratios.axvspan(1e-4, 0.01, color=LIGHT, linewidth=0)
+    distances = np.maximum([row.rhat - 1 for row in rows], 1e-3)
+    ratios.plot(distances, places, "o", color=BLUE, markersize=5)
+    ratios.set(xscale="log", xlim=(7e-4, None), xlabel="R-hat − 1, worst")
     legend(figure)
     return figure
-
-
-def _draw_ratios(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
-    """R-hat on a logarithmic scale of its distance from 1, to read both 1.005 and 2."""
-    ticks = np.array([1.001, GOOD, FAIR, 1.2, 2, 5])
-    panel.axvspan(1e-4, GOOD - 1, color=LIGHT, linewidth=0)
-    panel.axvline(FAIR - 1, color=GREY, linestyle="--", linewidth=0.9)
-    for place, value in enumerate(values):
-        good = (BLUE, "o")
-        fair = (ORANGE, "s")
-        colour, marker = good if value < GOOD else fair if value < FAIR else (VERMILION, "X")
-        panel.plot(max(value - 1, SMALLEST), place, marker, color=colour, markersize=5)
-    panel.set_xscale("log")
-    panel.minorticks_off()
-    panel.set_xticks(ticks - 1, [f"{tick:g}" for tick in ticks])
-    panel.set_xlim(SMALLEST / 1.5, max(0.3, 1.5 * (np.nanmax(values, initial=1) - 1)))
-    panel.set_xlabel("R-hat, worst")
 
 
 @figure_of(Posterior)
@@ -373,7 +354,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         for name, leaf in posterior.model.leaves("optimise").items()
     }
     number = max(len(entries), 1)
-    figure, axes = panels(-(-number // COLUMNS), min(number, COLUMNS), height=1.7)
+    figure, axes = panels(-(-number // 3), min(number, 3), height=1.7)
     for panel in axes.flat[number:]:
         panel.set_visible(False)
     if not entries:
@@ -412,7 +393,7 @@ def _set_log_scale(panel: "Axes") -> None:
 def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
     """Draws from the prior of all entries together."""
     shape = posterior.model.leaves()[name].shape
-    number = max(SAMPLES // max(int(np.prod(shape)), 1), 200)
+    number = max(4000 // max(int(np.prod(shape)), 1), 200)
     return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
 
 
@@ -421,7 +402,7 @@ def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style
     logarithmic = panel.get_xscale() == "log"
     values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
     margin = 0.04 * np.ptp(limits)
-    grid = np.linspace(limits.min() - margin, limits.max() + margin, GRID)
+    grid = np.linspace(limits.min() - margin, limits.max() + margin, 200)
     density = stats.gaussian_kde(values)(grid)
     x = np.exp(grid) if logarithmic else grid
     if style:

@@ -24,19 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#e69f00",
-    "#cc79a7",
-    "#56b4e9",
-)
+BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"
 BLACK, GREY, LIGHT = "#000000", "#777777", "#e4e4e4"
 LINES = tuple(
     {"color": color, "linestyle": line}
     for color, line in zip(
-        (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY),
+        (BLUE, VERMILION, GREEN, "#cc79a7", ORANGE, "#56b4e9"),
         (
             "-",
             (0, (5, 1.5)),
@@ -53,7 +46,6 @@ P = ParamSpec("P")
 MARKERS = ("o", "s", "D", "^", "v", "X")
 DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data over a forecast of them
 HALF, FULL = 3.5, 7.0  # widths in inches: one column of a page, and two
-MOST = 2000  # points of a line at most
 RC: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 8.5,
@@ -149,7 +141,7 @@ def to_png(figure: "Figure", dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
-def extremes(*columns: Float[np.ndarray, " T"], most: int = MOST) -> Int[np.ndarray, " n"]:
+def extremes(*columns: Float[np.ndarray, " T"], most: int = 2000) -> Int[np.ndarray, " n"]:
     """About `most` row numbers that keep the look of long lines: the extremes of each stretch.
 
     Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so

@@ -1,25 +1,24 @@
-"""Posteriors for other tools: an ArviZ tree, and a table of parameters."""
+"""Posteriors as trees for ArviZ."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 import gpssm
-from gpssm.core.runtime import in_double_precision, jit
+from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_seed
 from gpssm.data.series import Series
 from gpssm.model.likelihoods import Custom, GaussianNoise
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import batch_size, merge_chains
+from gpssm.posterior.draws import check_states, map_draws, split_chains
+from gpssm.posterior.explore import smooth
 from gpssm.posterior.storage import to_tree
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
     from gpssm.posterior.posterior import Posterior
@@ -55,15 +54,21 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     """
     import xarray as xr
 
-    posterior.check_states("to_arviz")
+    check_states(posterior, "to_arviz")
     seed = check_seed(seed)
     stored = to_tree(posterior)
     groups = {name: stored[name].to_dataset() for name in STORED if name in stored.children}
     groups["posterior"] = groups["posterior"].assign(_natural(posterior, groups["posterior"]))
-    predictive, density = _emissions(posterior, seed)
-    if predictive:
+    likelihood = posterior.model.likelihood
+    # A user's density without a sampler has no predictive draws.
+    if not (isinstance(likelihood, Custom) and likelihood.sampler is None):
+        predictive = {}
+        for index, (suffix, _) in enumerate(_numbered(posterior)):
+            y = smooth(posterior, index, noise=True, seed=seed).paths
+            axes = ("chain", "draw", f"time{suffix}", "output")
+            predictive[f"y{suffix}"] = (axes, split_chains(y, posterior.draws))
         groups["posterior_predictive"] = xr.Dataset(predictive)
-    groups["log_likelihood"] = xr.Dataset(density)
+    groups["log_likelihood"] = xr.Dataset(_log_likelihood(posterior))
     tree = xr.DataTree.from_dict(
         {name: _labelled(posterior, name, dataset) for name, dataset in groups.items()}
     )
@@ -73,27 +78,6 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
         "created_at": stored.attrs["created"],
     }
     return tree
-
-
-def to_dataframe(posterior: "Posterior") -> "pd.DataFrame":
-    """Return one row per draw, indexed by (chain, draw).
-
-    Columns are the entries of the parameters that vary (`name[i,j]`), then `log_target` and
-    `acceptance`.
-    """
-    import pandas as pd
-
-    columns = {}
-    for name, leaf in posterior.draws.leaves.items():
-        for entry in np.ndindex(leaf.shape[2:]):
-            label = f"{name}[{','.join(map(str, entry))}]" if entry else name
-            columns[label] = np.ravel(leaf[(..., *entry)])
-    for name in ("log_target", "acceptance"):
-        columns[name] = np.ravel(getattr(posterior.info, name))
-    chains, draws = range(posterior.num_chains), range(posterior.num_draws)
-    return pd.DataFrame(
-        columns, index=pd.MultiIndex.from_product([chains, draws], names=["chain", "draw"])
-    )
 
 
 def _natural(posterior: "Posterior", dataset: "xr.Dataset") -> Mapping[str, Any]:
@@ -131,52 +115,24 @@ def _numbered(posterior: "Posterior") -> list[tuple[str, Series]]:
     return [(f"_{k}" if many else "", series) for k, series in enumerate(experiments)]
 
 
-def _emissions(posterior: "Posterior", seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the predictive draws and the log densities of the rows, with their axes."""
+def _log_likelihood(posterior: "Posterior") -> dict[str, Any]:
+    """Return log p(y_t | x_{t+1}) of the rows of each experiment with their axes, in its units."""
     dataset = posterior.dataset
-    shape = (posterior.num_chains, posterior.num_draws)
-    draws = jax.tree.map(lambda leaf: jnp.asarray(merge_chains(leaf)), posterior.draws)
-    keys = jax.random.split(jax.random.key(seed), shape[0] * shape[1])
     outputs = [jnp.asarray(series.y) for series in dataset.scaled]
-    emitted = jax.tree.map(np.asarray, _emit(posterior.model, draws, keys, outputs, batch_size()))
-    predictive = {}
-    density = {}
-    for (suffix, series), (y, log_density) in zip(_numbered(posterior), emitted, strict=True):
-        axes = ("chain", "draw", f"time{suffix}")
-        if y is not None:
-            decoded = dataset.decode(np.reshape(y, (*shape, *y.shape[1:])))
-            predictive[f"y{suffix}"] = ((*axes, "output"), decoded)
+    densities = map_draws(_log_densities, posterior.model, posterior.draws, outputs)
+    variables = {}
+    for (suffix, series), values in zip(_numbered(posterior), densities, strict=True):
         present = np.isfinite(series.y)
         if present.any():
             # p(y) = p(scaled y) / Π output_std, over the outputs observed
-            jacobian = present @ np.log(dataset.scaler.output_std)
-            values = np.reshape(log_density, (*shape, -1)) - jacobian
-            density[f"y{suffix}"] = (axes, values[..., present.any(-1)])
-    return predictive, density
+            values = values - present @ np.log(dataset.scaler.output_std)
+            axes = ("chain", "draw", f"time{suffix}")
+            variables[f"y{suffix}"] = (axes, values[..., present.any(-1)])
+    return variables
 
 
-@jit
-def _emit(
-    model: GPSSM,
-    draws: Draw,
-    keys: PRNGKeyArray,
-    outputs: list[Float[Array, "_ Dy"]],
-    batch: int | None,
-) -> list[tuple[Float[Array, "S _ Dy"] | None, Float[Array, "S _"]]]:
-    """y ~ p(y | x_{t+1}) and log p(y_t | x_{t+1}) under each draw of each series, in scaled units.
-
-    A user's density without a sampler has no predictive draws.
-    """
-    samples = not (isinstance(model.likelihood, Custom) and model.likelihood.sampler is None)
-
-    def emit(inputs: tuple[Draw, PRNGKeyArray]) -> list[tuple[Array | None, Array]]:
-        draw, key = inputs
-        likelihood = model.with_leaves(draw.leaves).likelihood
-        pairs = []
-        for index, (states, y) in enumerate(zip(draw.states, outputs, strict=True)):
-            series_key = jax.random.fold_in(key, index)
-            emitted = likelihood.sample(series_key, states[1:]) if samples else None
-            pairs.append((emitted, likelihood.log_prob(states[1:], y)))
-        return pairs
-
-    return jax.lax.map(emit, (draws, keys), batch_size=batch)
+def _log_densities(
+    model: GPSSM, draw: Draw, outputs: list[Float[Array, "_ Dy"]]
+) -> list[Float[Array, " _"]]:
+    pairs = zip(draw.states, outputs, strict=True)
+    return [model.likelihood.log_prob(states[1:], y) for states, y in pairs]

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpssm.core.text import demand, demand_shape
 from gpssm.posterior.rollout import Pair
 
 if TYPE_CHECKING:
@@ -80,17 +79,6 @@ class Calibration:
     def horizon(self) -> int:
         """H, the longest step that was measured."""
         return len(self.factors)
-
-    def check(self, outputs: int) -> None:
-        """Refuse what are not factors of so many outputs."""
-        demand_shape("calibration.factors", self.factors, None, outputs)
-        demand_shape("calibration.coverage", self.coverage, self.horizon, outputs)
-        demand_shape("calibration.effective", self.effective, self.horizon)
-        demand(
-            "calibration.factors",
-            self.horizon and np.isfinite(self.factors).all(),
-            "are not finite",
-        )
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
         """The factors of these steps ahead, counted from 1; the last holds beyond the horizon."""

@@ -10,19 +10,14 @@ product of two gathers, summed.
 import functools
 import operator
 import types
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.extend
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_installed
-from gpssm.posterior.export import WORDS, inner_program
-from gpssm.posterior.mean_model import mean_model
+from gpssm.posterior.mean_model import mean_model, numpy_expression
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -39,7 +34,7 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
     """Return one step of the mean model, (x, u) → (x_next, y), as a `casadi.Function`.
 
         step = posterior.to_casadi()
-        x, y = step(posterior.mean_state(), u)
+        x, y = step(gpssm.analysis.mean_state(posterior), u)
         step.save("plant.casadi"), step.generate("plant.c")
 
     It has derivatives of every order and needs no JAX. Inputs and outputs are in the user's units.
@@ -55,49 +50,28 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
     import casadi
 
     model = mean_model(posterior, num_draws)
-    inputs = jnp.zeros(len(model.series.inputs))
-    closed = jax.make_jaxpr(model.step)(jnp.asarray(model.start), inputs)
     x = casadi.MX.sym("x", len(model.start))
-    u = casadi.MX.sym("u", len(inputs))
-    results = _Interpreter(casadi).run(closed.jaxpr, closed.consts, (x, u))
+    u = casadi.MX.sym("u", len(model.series.inputs))
+    results = model.carry_out(x, u, _Operations(casadi).operation)
     return casadi.Function("step", [x, u], results, ["x", "u"], ["x_next", "y"])
 
 
-class _Interpreter:
-    """Carries out a program on vectors of CasADi; what depends on no symbol stays in NumPy."""
+class _Operations:
+    """The operations of a program on vectors of CasADi."""
 
     def __init__(self, casadi: types.ModuleType) -> None:
         self.casadi = casadi
-        names = {"maximum": "fmax", "minimum": "fmin", "abs": "fabs"}
+        names = {"maximum": "fmax", "minimum": "fmin", "abs": "fabs", "where": "if_else"}
         names |= {f"logical_{name}": f"logic_{name}" for name in ("and", "or", "not")}
         functions = vars(casadi) | {name: getattr(casadi, other) for name, other in names.items()}
         functions["square"] = lambda x: x**2
         functions["clip"] = lambda x, low, high: casadi.fmin(casadi.fmax(x, low), high)
         self.numpy = types.SimpleNamespace(**functions)  # what CasADi calls the functions of NumPy
 
-    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """The results of a program."""
-        values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax.extend.core.Literal) else values[atom]
-
-        for eqn in jaxpr.eqns:
-            operands = [read(atom) for atom in eqn.invars]
-            inner = inner_program(eqn)
-            if inner is not None:
-                results = self.run(*inner, operands)
-            elif any(isinstance(operand, self.casadi.MX) for operand in operands):
-                results = self.operation(eqn, [self.vector(operand) for operand in operands])
-            else:
-                results = eqn.primitive.bind(*operands, **eqn.params)
-                results = results if eqn.primitive.multiple_results else [results]
-            values |= dict(zip(eqn.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
     def operation(self, eqn: Any, operands: list[Any]) -> list[Any]:
-        """The results of an operation on vectors."""
+        """The results of an operation; operands are vectors or numbers."""
         name, params = eqn.primitive.name, eqn.params
+        operands = [self.vector(operand) for operand in operands]
         shapes = [atom.aval.shape for atom in eqn.invars]
         numbers = [np.arange(np.prod(shape, dtype=int)).reshape(shape) for shape in shapes]
         if name in COPIES:
@@ -128,15 +102,8 @@ class _Interpreter:
             else self.gather(operand, np.broadcast_to(part, shape))
             for operand, part in zip(operands, numbers, strict=True)
         ]
-        if name == "select_n" and len(whole) == 3:
-            return [self.casadi.if_else(whole[0], whole[2], whole[1])]
-        if name in WORDS:
-            letters = dict(zip("abc", whole, strict=False))
-            return [eval(WORDS[name].format(*letters, **params), {"np": self.numpy, **letters})]
-        raise TypeError(
-            f"to_casadi has no counterpart in CasADi for {name}, which a mean, link or kernel of "
-            "your own uses. Use posterior.rollout() instead, which needs JAX."
-        )
+        letters = dict(zip("abc", whole, strict=False))
+        return [eval(numpy_expression(eqn, list(letters)), {"np": self.numpy, **letters})]
 
     def vector(self, operand: Any) -> Any:
         """An operand as a column of CasADi."""

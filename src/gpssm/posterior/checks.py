@@ -9,8 +9,9 @@ Nothing here needs a posterior: the functions take the sampler's own figures (`I
 `Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -87,6 +88,12 @@ def _and_more(names: Sequence[str]) -> str:
     if len(names) <= 2:
         return join_names(names)
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def default_advice(text: str) -> str:
+    """Return the text with advice that suits `method="auto"`, which has no length of chains."""
+    advice = "Fit with method='ffvd' and more draws, or with a smaller state_dim."
+    return re.sub(r"[A-Z][^.]*\bnum_(?:warmup|draws)\b[^.]*\.", advice, text)
 
 
 def headline(checks: Sequence[Check]) -> str:
@@ -179,39 +186,49 @@ def check_sampler(info: Info) -> Iterator[Check]:
     if np.all(np.asarray(info.acceptance) == 1):
         return  # every move was accepted: there is no step size to judge
     acceptance = np.mean(info.acceptance, 1)
-    suits = acceptance.min() >= ACCEPTANCE[0] and acceptance.max() <= ACCEPTANCE[1]
-    words = "The step size does not suit the posterior. Increase num_warmup."
-    if suits:
-        words = "The step size suits the posterior."
+    level, words = _verdict(
+        (
+            acceptance.min() < ACCEPTANCE[0] or acceptance.max() > ACCEPTANCE[1],
+            "caution",
+            "The step size does not suit the posterior. Increase num_warmup.",
+        ),
+        (True, "good", "The step size suits the posterior."),
+    )
     figure = f"{acceptance.min():.2f} to {acceptance.max():.2f}"
-    yield Check("Acceptance", "good" if suits else "caution", figure, words, SAMPLER)
+    yield Check("Acceptance", level, figure, words, SAMPLER)
     energy = bfmi(info.energy)
     if np.isfinite(energy).all():
-        free = energy.min() >= LOW_BFMI
-        words = "Energies are explored slowly. Increase num_draws."
-        if free:
-            words = "Energies are explored freely."
-        figure = f"{energy.min():.2f} at worst"
-        yield Check("Energy (E-BFMI)", "good" if free else "caution", figure, words, SAMPLER)
+        slow = energy.min() < LOW_BFMI
+        level, words = _verdict(
+            (slow, "caution", "Energies are explored slowly. Increase num_draws."),
+            (True, "good", "Energies are explored freely."),
+        )
+        yield Check("Energy (E-BFMI)", level, f"{energy.min():.2f} at worst", words, SAMPLER)
+
+
+def _verdict(*cases: tuple[Any, Level, str]) -> tuple[Level, str]:
+    """Return level and words of the first case that holds."""
+    return next((level, words) for holds, level, words in cases if holds)
 
 
 def _check_divergences(info: Info) -> Check:
     """Check the share of moves whose energy error diverged."""
     share = float(np.mean(info.divergent))
-    level: Level = "good"
-    words = "No transition diverged."
-    if share > MANY_DIVERGENT:
-        level = "problem"
-        words = (
+    level, words = _verdict(
+        (
+            share > MANY_DIVERGENT,
+            "problem",
             "Parts of the posterior are too sharply curved for the step size, usually a noise "
-            "variance near zero. Increase num_warmup, give that noise a stronger prior, or fix it."
-        )
-    elif share:
-        level = "caution"
-        words = (
+            "variance near zero. Increase num_warmup, give that noise a stronger prior, or fix it.",
+        ),
+        (
+            share > 0,
+            "caution",
             "Some transitions diverged. If there are more than a few, increase num_warmup or give "
-            "the noise a stronger prior."
-        )
+            "the noise a stronger prior.",
+        ),
+        (True, "good", "No transition diverged."),
+    )
     figure = f"{int(np.sum(info.divergent))} ({percent(share)})"
     return Check("Divergent transitions", level, figure, words, SAMPLER)
 
@@ -231,16 +248,19 @@ def _check_bias(info: Info) -> Check:
         "accepted"
     )
     size = abs(bias) - 2 * error
-    level: Level = "good"
-    words = "Skipping the accept step has not biased the draws."
-    if acceptance < FEW_EXACT or size > LARGE_BIAS:
-        level = "problem"
-        words = (
-            "The draws are biased. Reduce energy_error, increase num_warmup, or use method='ffvd'."
-        )
-    elif size > SOME_BIAS:
-        level = "caution"
-        words = "Intervals are slightly biased. Reduce energy_error or use method='ffvd'."
+    level, words = _verdict(
+        (
+            acceptance < FEW_EXACT or size > LARGE_BIAS,
+            "problem",
+            "The draws are biased. Reduce energy_error, increase num_warmup, or use method='ffvd'.",
+        ),
+        (
+            size > SOME_BIAS,
+            "caution",
+            "Intervals are slightly biased. Reduce energy_error or use method='ffvd'.",
+        ),
+        (True, "good", "Skipping the accept step has not biased the draws."),
+    )
     return Check("Bias", level, figure, words, SAMPLER)
 
 
@@ -278,28 +298,25 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
     if starts:
         yield from _check_agreement([row for row in rows if row.is_output], starts)
         rows = [row for row in rows if row.within]
-    between = [row for row in rows if _is_identified(row) and not row.within]
+    between = [row for row in rows if row.is_identified and not row.within]
     disagree = any(row.rhat >= MIXING["good"][0] for row in between)
+    good, fair = MIXING["good"], MIXING["caution"]
     for row in sorted(rows, key=lambda row: not row.is_output):
-        level: Level = "problem" if _is_identified(row) else "caution"
-        if row.rhat < MIXING["caution"][0] and row.ess_bulk >= MIXING["caution"][1]:
-            good = row.rhat < MIXING["good"][0] and row.ess_bulk >= MIXING["good"][1]
-            level = "good" if good else "caution"
-        figure = "no R-hat" if np.isnan(row.rhat) else f"R-hat {row.rhat:.3f}"
-        if np.isnan(row.ess_bulk):
-            figure += ", too few draws to count"
-        else:
-            figure += f", {row.ess_bulk:.0f} effective draws"
-        words = _about_mixing(row, disagree)
-        if level == "good":
-            agreement = "Each chain has converged" if starts else "Chains agree"
-            words = f"{agreement}, and there are enough draws."
-        yield Check(row.title, level, figure, words, DRAWS)
-
-
-def _is_identified(row: "Row") -> bool:
-    """Return whether the quantities do not depend on the states' coordinates."""
-    return row.is_absolute or row.is_output
+        rhat, ess = row.rhat, row.ess_bulk
+        level, words = _verdict(
+            (
+                rhat < good[0] and ess >= good[1],
+                "good",
+                f"{'Each chain has converged' if starts else 'Chains agree'}, and there are enough "
+                "draws.",
+            ),
+            (rhat < fair[0] and ess >= fair[1], "caution", _about_mixing(row, disagree)),
+            (row.is_identified, "problem", _about_mixing(row, disagree)),
+            (True, "caution", _about_mixing(row, disagree)),
+        )
+        agreement = "no R-hat" if np.isnan(rhat) else f"R-hat {rhat:.3f}"
+        draws = "too few draws to count" if np.isnan(ess) else f"{ess:.0f} effective draws"
+        yield Check(row.title, level, f"{agreement}, {draws}", words, DRAWS)
 
 
 def _about_mixing(row: "Row", disagree: bool) -> str:
@@ -341,15 +358,18 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     agree = all(
         rhat < max(MIXING["good"][0], within.get(group, 0.0)) for group, rhat in between.items()
     )
-    words = f"Chains from different starts ({starts}) agree."
-    if not agree:
-        words = (
+    far = max(between.values()) >= MIXING["caution"][0]
+    level, words = _verdict(
+        (agree, "good", f"Chains from different starts ({starts}) agree."),
+        (
+            True,
+            "problem" if far else "caution",
             f"Chains from different starts ({starts}) found different models. The forecast "
-            "averages over them; posterior.chain(k) is one of them."
-        )
+            "averages over them; posterior.thinned(chain=k) is one of them.",
+        ),
+    )
     figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
-    level: Level = "problem" if max(between.values()) >= MIXING["caution"][0] else "caution"
-    yield Check("Chains from different starts", "good" if agree else level, figure, words, DRAWS)
+    yield Check("Chains from different starts", level, figure, words, DRAWS)
 
 
 def check_paths(paths: "ForecastDiagnostics") -> Check:
@@ -366,25 +386,23 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
         A problem if most paths left, caution if more than a few did.
     """
     share = paths.share_left
-    protocol = f"the forecast of {count(len(paths.left_by_step), 'step')}"
-    if not paths.replaced:
-        words = "Set bounds to a number." if share else "All paths stayed finite."
-        level: Level = "problem" if share else "good"
-        return Check("Paths that overflowed", level, percent(share), words, protocol)
-    name = "Paths outside the training data"
-    if share <= SHARE_LEFT:
-        words = "The forecast stays where the model has seen data."
-        return Check(name, "good", percent(share), words, protocol)
-    if share <= MANY:
-        words = "The forecast is that of the paths that stayed inside."
-        return Check(name, "caution", percent(share), words, protocol)
     step = np.argmax(paths.left_by_step > MANY) + 1
-    words = (
-        f"Most paths left. Do not trust this forecast from step {step} on, where paths restart at "
-        "random points of the training data. Shorten the horizon, check that inputs stay in the "
-        "range they had in training, or reduce state_dim."
+    level, words = _verdict(
+        (not paths.replaced and not share, "good", "All paths stayed finite."),
+        (not paths.replaced, "problem", "Set bounds to a number."),
+        (share <= SHARE_LEFT, "good", "The forecast stays where the model has seen data."),
+        (share <= MANY, "caution", "The forecast is that of the paths that stayed inside."),
+        (
+            True,
+            "problem",
+            f"Most paths left. Do not trust this forecast from step {step} on, where paths restart "
+            "at random points of the training data. Shorten the horizon, check that inputs stay in "
+            "the range they had in training, or reduce state_dim.",
+        ),
     )
-    return Check(name, "problem", percent(share), words, protocol)
+    name = "Paths outside the training data" if paths.replaced else "Paths that overflowed"
+    protocol = f"the forecast of {count(len(paths.left_by_step), 'step')}"
+    return Check(name, level, percent(share), words, protocol)
 
 
 def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:

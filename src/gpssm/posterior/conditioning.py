@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import check_seed, check_whole
 from gpssm.data.clock import Clock
@@ -28,6 +29,7 @@ from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     merge_chains,
+    past_inputs,
     split_chains,
     take_draws,
 )
@@ -36,7 +38,6 @@ from gpssm.posterior.filtering import (
     equal_particles,
     gaussian_state,
     joint_state,
-    point_state,
     run_filter,
     run_predictions,
 )
@@ -99,7 +100,7 @@ def condition(
 
 
 def condition_at(
-    posterior: "Posterior",
+    posterior: Any,
     series: Any,
     rows: Sequence[int],
     *,
@@ -107,15 +108,17 @@ def condition_at(
     num_particles: int | None = None,
     seed: int = 0,
     index: int = -1,
-) -> Iterator["Posterior"]:
+) -> Iterator[Any]:
     """Yield `condition` on the first r rows of a series for each r, in one pass over it.
 
         origins = range(0, 500, 10)
-        for row, origin in zip(origins, posterior.condition_at(test, origins)):
+        for row, origin in zip(origins, condition_at(posterior, test, origins)):
             origin.forecast(30, test.u[row:])
 
     Parameters
     ----------
+    posterior : Posterior or Stack
+        The posterior before the series.
     series, new_experiment, num_particles, seed, index
         As in `condition`.
     rows : sequence of int
@@ -123,8 +126,23 @@ def condition_at(
 
     Yields
     ------
-    Posterior
+    Posterior or Stack
     """
+    if hasattr(posterior, "members"):
+        with distinct_warnings():
+            passes = [
+                condition_at(
+                    member,
+                    series,
+                    rows,
+                    new_experiment=new_experiment,
+                    num_particles=num_particles,
+                    seed=seed,
+                    index=index,
+                )
+                for member in posterior.members.values()
+            ]
+        return map(posterior.with_members, zip(*passes, strict=True))
     raw = posterior.dataset.align(series)
     posterior.dataset.encode(raw)  # refuses what cannot be scaled before the first row is filtered
     listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
@@ -295,7 +313,7 @@ def new_rows(posterior: "Posterior", series: Any, new_experiment: bool, index: i
     """Return rows of a user, checked against the training data."""
     raw = posterior.dataset.align(series)
     clock = _experiment_clock(posterior, raw, new_experiment, index)
-    before = posterior.past_inputs(index, new_experiment)
+    before = past_inputs(posterior, index, new_experiment)
     past = np.concatenate([before, raw.u])[len(raw) :]
     return NewRows(raw, posterior.dataset.encode(raw, before), clock, past)
 
@@ -378,8 +396,10 @@ def begin(
     length = len(dataset.experiment(index))
     first = dataset.first_states[index] if dataset.first_states else 0
     before = max(length - lookback, first)
-    x = merge_chains(posterior.draws.states[index])[draws, before - first]
-    state = point_state(jnp.asarray(x), num_particles)
+    x = jnp.asarray(merge_chains(posterior.draws.states[index])[draws, before - first])
+    state = gaussian_state(x, 0.0)
+    if num_particles is not None:
+        state = equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), state.surprise)
     if before == length:
         return state, length
     rows = dataset.scaled[index][before:]
@@ -393,10 +413,15 @@ def filter_rows(
     before: int,
     rows: Series,
     seed: int,
+    rates: Float[np.ndarray, " S"] | None = None,
 ) -> Filtered:
-    """Filter scaled rows under these draws, from the state before them, after so many rows."""
-    keys = filter_keys(seed, draws)
-    return run_filter(members_of(posterior, draws), keys, state, rows, jnp.asarray(before))
+    """Filter scaled rows under these draws, from the state before them, after so many rows.
+
+    With `rates`, the state is that of the weights too.
+    """
+    members, keys = members_of(posterior, draws), filter_keys(seed, draws)
+    factors = None if rates is None else jnp.asarray(rates)
+    return run_filter(members, keys, state, rows, jnp.asarray(before), factors)
 
 
 @jax.jit
@@ -421,7 +446,7 @@ def _at_start(
     number = resolve_particles(posterior, num_particles, new_experiment)
     draws = np.arange(posterior.num_chains * posterior.num_draws)
     state, before = begin(posterior, draws, new_experiment, number, seed, index)
-    past = posterior.past_inputs(index, new_experiment)
+    past = past_inputs(posterior, index, new_experiment)
     return _with_state(posterior, state, before, clock, past)
 
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_flag, check_seed
 from gpssm.data.delays import arriving
+from gpssm.posterior.draws import past_inputs
 from gpssm.posterior.filtering import forecast_scale
 from gpssm.posterior.forecast import check_paths, start_states
 from gpssm.posterior.rollout import (
@@ -187,5 +188,5 @@ def _states(
     posterior: "Posterior", draws: Int[np.ndarray, " S"], keys: PRNGKeyArray, index: int
 ) -> StateEnsemble:
     scale = forecast_scale(posterior.current, draws)
-    past = jnp.asarray(posterior.past_inputs(index))
+    past = jnp.asarray(past_inputs(posterior, index))
     return StateEnsemble(start_states(posterior, index, draws, keys, scale), scale, past)

@@ -64,8 +64,29 @@ def describe(
     locate : callable, optional
         The name of an array, from the dotted name of its place in the object.
     """
-    describer = _Describer(locate)
-    return describer.describe(thing, ()), describer.arrays
+    arrays: Arrays = {}
+
+    def visit(thing: Any, path: Path) -> Any:
+        kind: Any = type(thing)
+        if kind in (type(None), bool, int, float, str):
+            return thing
+        if isinstance(thing, np.ndarray | np.generic | jax.Array):
+            return _describe_array(thing, path, locate, arrays)
+        if kind in (list, tuple):
+            entries = [visit(entry, (*path, str(i))) for i, entry in enumerate(thing)]
+            return entries if kind is list else {"tuple": entries}
+        if kind is dict and all(isinstance(key, str) for key in thing):
+            return {"dict": {key: visit(entry, (*path, key)) for key, entry in thing.items()}}
+        if isinstance(thing, Link) and thing in LINKS.values():
+            return {"link": next(name for name, link in LINKS.items() if link == thing)}
+        if kind not in LABELS:
+            return _describe_part(thing, path, locate, arrays)
+        named = hasattr(thing, "_fields")
+        names = kind._fields if named else [item.name for item in dataclasses.fields(kind)]
+        fields = {name: visit(getattr(thing, name), (*path, name)) for name in names}
+        return {"class": LABELS[kind], "fields": fields}
+
+    return visit(thing, ()), arrays
 
 
 @in_double_precision
@@ -91,7 +112,33 @@ def restore(
         raise NotAsSaved(
             f"A user's own functions are not stored ({former}). Pass them: parts={{{wanted}}}."
         )
-    return _Restorer(arrays, parts).restore(description)
+
+    def visit(description: Any) -> Any:
+        if isinstance(description, list):
+            return [visit(entry) for entry in description]
+        if not isinstance(description, dict):
+            return description
+        match next(iter(description)):
+            case "tuple":
+                return tuple(visit(entry) for entry in description["tuple"])
+            case "dict":
+                return {name: visit(entry) for name, entry in description["dict"].items()}
+            case "class":
+                label = description["class"]
+                if label not in CLASSES:
+                    raise NotAsSaved(
+                        f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it."
+                    )
+                fields = {name: visit(entry) for name, entry in description["fields"].items()}
+                return CLASSES[label](**fields)
+            case "array":
+                return _restore_array(description, arrays)
+            case "link":
+                return LINKS[description["link"]]
+            case _:
+                return _restore_part(description, arrays, parts)
+
+    return visit(description)
 
 
 def user_parts(description: Any) -> dict[str, str]:
@@ -108,146 +155,84 @@ def user_parts(description: Any) -> dict[str, str]:
     return user_parts(list(inner.values()) if isinstance(inner, dict) else inner)
 
 
-def _field_names(cls: type) -> list[str]:
-    """Return the names of the fields of a dataclass or named tuple."""
-    names = getattr(cls, "_fields", None)
-    return [field.name for field in dataclasses.fields(cls)] if names is None else list(names)
+def _describe_array(
+    array: Any, path: Path, locate: Callable[[str], str], arrays: Arrays
+) -> dict[str, Any]:
+    """Name, dtype and kind of an array; one without entries is described by its shape alone."""
+    value = np.asarray(array)
+    kind = "number" if isinstance(array, np.generic) else "numpy"
+    if isinstance(array, jax.Array):
+        # A weak type gives way to the dtype of the leaf it meets, so it is part of a number.
+        kind = "weak" if array.weak_type and not value.shape else "jax"
+    name = locate(".".join(path)) or "value"
+    description = {"array": name, "dtype": value.dtype.name, "kind": kind}
+    if value.size == 0:
+        return description | {"shape": list(value.shape)}
+    while name in arrays:  # a dictionary's keys may have dots of their own
+        name += "_"
+    arrays[name] = value
+    return description | {"array": name}
 
 
-class _Describer:
-    """Describes objects and collects their arrays."""
-
-    def __init__(self, locate: Callable[[str], str]) -> None:
-        self.locate = locate
-        self.arrays: Arrays = {}
-
-    def describe(self, thing: Any, path: Path) -> Any:
-        """The description of the object at a place of the whole."""
-        kind = type(thing)
-        if kind in (type(None), bool, int, float, str):
-            return thing
-        if isinstance(thing, np.ndarray | np.generic | jax.Array):
-            return self.array(thing, path)
-        if kind in (list, tuple):
-            entries = [self.describe(entry, (*path, str(i))) for i, entry in enumerate(thing)]
-            return entries if kind is list else {"tuple": entries}
-        if kind is dict and all(isinstance(key, str) for key in thing):
-            return {"dict": self.entries(thing, path)}
-        if isinstance(thing, Link) and thing in LINKS.values():
-            return {"link": next(name for name, link in LINKS.items() if link == thing)}
-        if kind in LABELS:
-            fields = {name: getattr(thing, name) for name in _field_names(kind)}
-            return {"class": LABELS[kind], "fields": self.entries(fields, path)}
-        return self.part(thing, path)
-
-    def entries(self, entries: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        """The description of each entry."""
-        return {name: self.describe(entry, (*path, name)) for name, entry in entries.items()}
-
-    def array(self, array: Any, path: Path) -> dict[str, Any]:
-        """Its name, dtype and kind; an array without entries is described by its shape alone."""
-        value = np.asarray(array)
-        kind = "number" if isinstance(array, np.generic) else "numpy"
-        if isinstance(array, jax.Array):
-            # A weak type gives way to the dtype of the leaf it meets, so it is part of a number.
-            kind = "weak" if array.weak_type and not value.shape else "jax"
-        name = self.locate(".".join(path)) or "value"
-        description = {"array": name, "dtype": value.dtype.name, "kind": kind}
-        if value.size == 0:
-            return description | {"shape": list(value.shape)}
-        while name in self.arrays:  # a dictionary's keys may have dots of their own
-            name += "_"
-        self.arrays[name] = value
-        return description | {"array": name}
-
-    def part(self, thing: Any, path: Path) -> dict[str, Any]:
-        """The name of a user's own part, what it was, and the arrays it holds."""
-        name = ".".join(path)
-        if not callable(thing) and not isinstance(thing, eqx.Module):
-            raise TypeError(
-                f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved. Use plain "
-                "values."
-            )
-        source = thing if hasattr(thing, "__qualname__") else type(thing)
-        leaves = [
-            self.array(leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")))
-            for keys, leaf in jax.tree_util.tree_leaves_with_path(thing)
-            if isinstance(leaf, np.ndarray | jax.Array)
-        ]
-        was = f"{source.__module__}.{source.__qualname__}"
-        return {"part": name, "was": was, "leaves": leaves}
+def _describe_part(
+    thing: Any, path: Path, locate: Callable[[str], str], arrays: Arrays
+) -> dict[str, Any]:
+    """The name of a user's own part, what it was, and the arrays it holds."""
+    name = ".".join(path)
+    if not callable(thing) and not isinstance(thing, eqx.Module):
+        raise TypeError(
+            f"{name or 'this'} is a {type(thing).__name__}, which cannot be saved. Use plain "
+            "values."
+        )
+    source = thing if hasattr(thing, "__qualname__") else type(thing)
+    leaves = [
+        _describe_array(
+            leaf, (*path, jax.tree_util.keystr(keys, simple=True, separator=".")), locate, arrays
+        )
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(thing)
+        if isinstance(leaf, np.ndarray | jax.Array)
+    ]
+    was = f"{source.__module__}.{source.__qualname__}"
+    return {"part": name, "was": was, "leaves": leaves}
 
 
-class _Restorer:
-    """Restores objects from descriptions."""
+def _restore_array(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
+    """An array of the dtype and kind that it had."""
+    dtype = np.dtype(description["dtype"])
+    shape = description.get("shape")
+    if dtype.kind not in "biuf" or (shape is not None and math.prod(shape) != 0):
+        raise ValueError(f"no posterior has an array of {dtype} with the shape {shape}")
+    stored = arrays[description["array"]] if shape is None else np.zeros(shape)
+    value = np.asarray(stored).astype(dtype)
+    match description["kind"]:
+        case "weak":
+            with jax.enable_x64(dtype.itemsize == 8):
+                return jnp.asarray(value.item())
+        case "jax":
+            return jnp.asarray(value)
+        case "number":
+            return value[()]
+        case _:
+            return value
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any]) -> None:
-        self.arrays = arrays
-        self.parts = parts
 
-    def restore(self, description: Any) -> Any:
-        """The object of a description."""
-        if isinstance(description, list):
-            return [self.restore(entry) for entry in description]
-        if not isinstance(description, dict):
-            return description
-        match next(iter(description)):
-            case "tuple":
-                return tuple(self.restore(entry) for entry in description["tuple"])
-            case "dict":
-                return self.entries(description["dict"])
-            case "class":
-                label = description["class"]
-                if label not in CLASSES:
-                    raise NotAsSaved(
-                        f"This version of gpssm has no class {label!r}. Upgrade gpssm to read it."
-                    )
-                return CLASSES[label](**self.entries(description["fields"]))
-            case "array":
-                return self.array(description)
-            case "link":
-                return LINKS[description["link"]]
-            case _:
-                return self.part(description)
-
-    def entries(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """The object of each entry."""
-        return {name: self.restore(entry) for name, entry in entries.items()}
-
-    def array(self, description: Mapping[str, Any]) -> Any:
-        """An array of the dtype and kind that it had."""
-        dtype = np.dtype(description["dtype"])
-        shape = description.get("shape")
-        if dtype.kind not in "biuf" or (shape is not None and math.prod(shape) != 0):
-            raise ValueError(f"no posterior has an array of {dtype} with the shape {shape}")
-        stored = self.arrays[description["array"]] if shape is None else np.zeros(shape)
-        value = np.asarray(stored).astype(dtype)
-        match description["kind"]:
-            case "weak":
-                with jax.enable_x64(dtype.itemsize == 8):
-                    return jnp.asarray(value.item())
-            case "jax":
-                return jnp.asarray(value)
-            case "number":
-                return value[()]
-            case _:
-                return value
-
-    def part(self, description: Mapping[str, Any]) -> Any:
-        """The user's part, with the arrays that were stored in place of its own."""
-        name = description["part"]
-        leaves, structure = jax.tree.flatten(self.parts[name])
-        places = [
-            place for place, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray | jax.Array)
-        ]
-        stored = [self.array(leaf) for leaf in description["leaves"]]
-        shapes = [leaves[place].shape for place in places]
-        expected = [leaf.shape for leaf in stored]
-        if shapes != expected:
-            raise NotAsSaved(
-                f"The part {name!r} was {description['was']} with arrays of shapes {expected}; "
-                f"the one passed has {shapes}. Pass one of the same structure."
-            )
-        for place, leaf in zip(places, stored, strict=True):
-            leaves[place] = leaf
-        return jax.tree.unflatten(structure, leaves)
+def _restore_part(
+    description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any]
+) -> Any:
+    """The user's part, with the arrays that were stored in place of its own."""
+    name = description["part"]
+    leaves, structure = jax.tree.flatten(parts[name])
+    places = [
+        place for place, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray | jax.Array)
+    ]
+    stored = [_restore_array(leaf, arrays) for leaf in description["leaves"]]
+    shapes = [leaves[place].shape for place in places]
+    expected = [leaf.shape for leaf in stored]
+    if shapes != expected:
+        raise NotAsSaved(
+            f"The part {name!r} was {description['was']} with arrays of shapes {expected}; "
+            f"the one passed has {shapes}. Pass one of the same structure."
+        )
+    for place, leaf in zip(places, stored, strict=True):
+        leaves[place] = leaf
+    return jax.tree.unflatten(structure, leaves)

@@ -3,7 +3,8 @@
 Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,19 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
-from scipy import stats
 
 from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import Table
 from gpssm.core.text import readable
-from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
-from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.draws import differ_in_model, map_draws, stored_rows
 from gpssm.posterior.explore import outputs_of
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.mean_model import mean_step
@@ -72,9 +71,9 @@ class Row(NamedTuple):
         return self.group in ("smoothed outputs", AHEAD, FORECAST)
 
     @property
-    def is_absolute(self) -> bool:
-        """Whether it is about other quantities that do not depend on the states' coordinates."""
-        return self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
+    def is_identified(self) -> bool:
+        """Whether the quantities do not depend on the states' coordinates."""
+        return self.is_output or self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class Diagnostics:
     acceptance: Float[np.ndarray, " chain"]
     divergences: int
     bfmi: Float[np.ndarray, " chain"]
-    gradients: float
     seconds: Mapping[str, float]
     notes: tuple[str, ...]
 
@@ -113,7 +111,6 @@ class Diagnostics:
             "acceptance": _figures(self.acceptance),
             "divergent transitions": self.divergences,
             "E-BFMI": _figures(self.bfmi),
-            "gradients": f"{self.gradients:.0f}",
             "seconds": ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
         }
         title = "Diagnostics: each group at its worst"
@@ -134,7 +131,7 @@ class Diagnostics:
         lines = [
             f"acceptance {_figures(self.acceptance)}   divergent transitions {self.divergences}   "
             f"E-BFMI {_figures(self.bfmi)}",
-            f"gradients {self.gradients:.0f}   {seconds}",
+            seconds,
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join([Table(head, rows, caption=caption).text(80), "", *lines])
@@ -152,7 +149,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     30 steps. States are identified only up to a change of coordinates, so they are judged within
     each chain.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
     sampled = posterior.model.leaves("sample")
     # f at inputs that the first series passed through, at the states' posterior mean
@@ -178,7 +175,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         row_within(f"states{WITHIN}", states),
         *(row(name, values) for name, values in observable.items()),
     ]
-    if posterior.apart:
+    if differ_in_model(posterior):
         groups = latent | observable
         rows += [row_within(name + WITHIN, values) for name, values in groups.items()]
     return Diagnostics(
@@ -186,52 +183,41 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         acceptance=np.mean(info.acceptance, 1),
         divergences=int(np.sum(info.divergent)),
         bfmi=bfmi(info.energy),
-        gradients=_num_gradients(posterior),
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
 
 
-def _num_gradients(posterior: "Posterior") -> float:
-    """Gradients of the target that the fit took; what chains shared in the warm-up counts once."""
-    method = posterior.spec.method
-    shared = 0
-    if isinstance(method, MethodSettings) and not posterior.apart:
-        shared = method.num_shared(posterior.model)
-    warmup = posterior.warmup.gradients
-    separate = np.sum(posterior.info.gradients) + np.sum(warmup[:, shared:])
-    return float(separate + np.sum(warmup[0, :shared]))
+def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
+    """Return the posterior with notes of its run, and of the problems that `fit` warns of.
 
-
-def find_notes(posterior: "Posterior") -> tuple[str, ...]:
-    """Return the problems that `fit` warns of: of the sampler, and chains that disagree.
-
-    Chains are compared by the forecast, which does not depend on the states' coordinates. Where
-    chains have models of their own, each must have settled by itself. Runs of fewer than `TRIAL`
-    draws are trials, whose mixing is not judged.
+    Those are problems of the sampler, and chains that disagree. Chains are compared by the
+    forecast, which does not depend on the states' coordinates. Where chains have models of their
+    own, each must have settled by itself. Runs of fewer than `TRIAL` draws are trials, whose mixing
+    is not judged.
 
     Parameters
     ----------
     posterior
         The posterior to judge.
-
-    Returns
-    -------
-    tuple of str
-        One sentence for each problem.
+    notes
+        Notes of the run.
     """
     checks = list(check_sampler(posterior.info))
     if posterior.num_draws >= TRIAL:
         paths = held_forecast(posterior)
-        forecast = row_within(FORECAST + WITHIN, paths) if posterior.apart else row(FORECAST, paths)
+        forecast = row(FORECAST, paths)
+        if differ_in_model(posterior):
+            forecast = row_within(FORECAST + WITHIN, paths)
         if not forecast.rhat <= MIXING["caution"][0]:
             checks += check_mixing([forecast])
-    return tuple(check.sentence for check in checks if check.level == "problem")
+    problems = [check.sentence for check in checks if check.level == "problem"]
+    return dataclasses.replace(posterior, notes=(*notes, *problems))
 
 
 def own_starts(posterior: "Posterior") -> str:
     """The starts and noises of chains with models of their own; empty if all are one posterior."""
-    if not posterior.apart:
+    if not differ_in_model(posterior):
         return ""
     spec = posterior.spec
     if isinstance(spec.start, str):
@@ -333,19 +319,3 @@ def forecast_mean(
 
 def _mean_path(model: GPSSM, draw: Draw, u: Float[Array, "H Du"]) -> Float[Array, "H Dy"]:
     return jax.lax.scan(mean_step(model, draw.weights), draw.states[0][-1], u)[1]
-
-
-def non_gaussianity(posterior: "Posterior", level: float = 0.05) -> dict[str, float]:
-    """The share of marginals of states and weights that are not Gaussian.
-
-    By D'Agostino and Pearson's test. All draws of all chains are tested as if independent: thin a
-    run until its effective sample size is near their number, or the test sees autocorrelation. Of
-    Gaussian marginals a share of about `level` is rejected.
-    """
-    groups = {"states": posterior.draws.states, "weights": (posterior.draws.weights,)}
-    shares = {}
-    for name, leaves in groups.items():
-        flat = [merge_chains(leaf) for leaf in leaves]
-        values = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in flat], -1)
-        shares[name] = float(np.mean(stats.normaltest(values, axis=0).pvalue < level))
-    return shares

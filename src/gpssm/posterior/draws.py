@@ -1,8 +1,8 @@
 """Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
 
-import math
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from gpssm.core.runtime import in_double_precision, jit
-from gpssm.core.text import demand, demand_shape
 from gpssm.data.clock import Clock
-from gpssm.data.dataset import Dataset
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+
+if TYPE_CHECKING:
+    from gpssm.posterior.posterior import Posterior
 
 Tree = TypeVar("Tree")
 
@@ -50,16 +51,6 @@ class FilterState(NamedTuple):
     particles: Float[Array, "*S P Dx"] | None = None
     log_weights: Float[Array, "*S P"] | None = None
 
-    def check(self, name: str, axes: tuple[int, ...], size: int) -> None:
-        """Refuse moments of another number of coordinates, or of other draws."""
-        demand_shape(f"{name}.mean", self.mean, *axes, size)
-        demand_shape(f"{name}.covariance", self.covariance, *axes, size, size)
-        demand_shape(f"{name}.surprise", self.surprise, *axes)
-        if self.particles is not None:
-            demand_shape(f"{name}.particles", self.particles, *axes, None, size)
-            number = self.particles.shape[len(axes)]
-            demand_shape(f"{name}.log_weights", self.log_weights, *axes, number)
-
 
 class CurrentState(NamedTuple):
     """Where an experiment is after the last row.
@@ -84,14 +75,6 @@ class CurrentState(NamedTuple):
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
         """Return the state with a function of every array that belongs to the draws."""
         return self._replace(state=jax.tree.map(function, self.state))
-
-    def check(self, draws: Draw, dataset: Dataset) -> None:
-        """Refuse what is not a state under each of these draws."""
-        demand("current.state", isinstance(self.state, FilterState), "is no state of a filter")
-        self.state.check("current.state", draws.weights.shape[:2], draws.states[0].shape[-1])
-        demand_shape("current.past", self.past, max(dataset.delay, default=0), len(dataset.inputs))
-        demand("current.clock", isinstance(self.clock, Clock | None), "is no clock")
-        demand("current.rows", type(self.rows) is int and self.rows >= 0, "is no number")
 
 
 class Learned(NamedTuple):
@@ -120,17 +103,6 @@ class Learned(NamedTuple):
         """Return the same with a function of every array that belongs to the draws."""
         return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
 
-    def check(self, draws: Draw) -> None:
-        """Refuse what is not of these draws."""
-        axes = draws.weights.shape[:2]
-        size = draws.states[0].shape[-1] + math.prod(draws.weights.shape[2:])
-        demand("learned.state", isinstance(self.state, FilterState), "is no state of a filter")
-        demand("learned.particles", self.state.particles is None, "cannot be")
-        self.state.check("learned.state", axes, size)
-        demand_shape("learned.rates", self.rates, *axes)
-        demand("learned.rows", type(self.rows) is int and self.rows >= 0, "is no number")
-        demand("learned.rates", np.all((self.rates > 0) & (self.rates <= 1)), "are not in (0, 1]")
-
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
     """The draws of all chains one after the other."""
@@ -155,27 +127,25 @@ def batch_size() -> int | None:
 
 @in_double_precision
 def map_draws(
-    values: Callable[[GPSSM, Draw, Any], Array], model: GPSSM, draws: Draw, inputs: Any
-) -> np.ndarray:
-    """`values(model, draw, inputs)` at every draw, with its model; axes (chain, draw, ...).
+    values: Callable[[GPSSM, Draw, Any], Any], model: GPSSM, draws: Draw, inputs: Any
+) -> Any:
+    """`values(model, draw, inputs)` at every draw, with its model; arrays (chain, draw, ...).
 
     One program serves all calls with the same function and shapes: pass functions of a module, not
     closures.
     """
-    shape = draws.weights.shape[:2]
     flat = jax.tree.map(lambda leaf: jnp.asarray(leaf.reshape(-1, *leaf.shape[2:])), draws)
-    result = np.asarray(_map_flat(values, model, flat, inputs, batch_size()))
-    return result.reshape(*shape, *result.shape[1:])
+    return split_chains(_map_flat(values, model, flat, inputs, batch_size()), draws)
 
 
 @jit
 def _map_flat(
-    values: Callable[[GPSSM, Draw, Any], Array],
+    values: Callable[[GPSSM, Draw, Any], Any],
     model: GPSSM,
     draws: Draw,
     inputs: Any,
     batch: int | None,
-) -> Array:
+) -> Any:
     return jax.lax.map(
         lambda draw: values(model.with_leaves(draw.leaves), draw, inputs), draws, batch_size=batch
     )
@@ -206,3 +176,62 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
     }
     differing = {name: leaf for name, leaf in leaves.items() if name not in common}
     return first.with_leaves(common), draws._replace(leaves=differing)
+
+
+@in_double_precision
+def model_of(posterior: "Posterior", chain: int, draw: int) -> GPSSM:
+    """The model with the parameters of one draw."""
+    leaves = {name: leaf[chain, draw] for name, leaf in posterior.draws.leaves.items()}
+    return posterior.model.with_leaves(leaves)
+
+
+def differ_in_model(posterior: "Posterior") -> bool:
+    """Whether chains have models of their own: they differ in what is not sampled.
+
+    They are then several posteriors, and forecasts are the average over them; else all chains are
+    of one.
+    """
+    sampled = posterior.model.leaves("sample")
+    return any(
+        np.any(leaf[:, -1] != leaf[:1, -1])
+        for name, leaf in posterior.draws.leaves.items()
+        if name not in sampled
+    )
+
+
+def past_inputs(
+    posterior: "Posterior", index: int = -1, new_experiment: bool = False
+) -> Float[np.ndarray, "K Du"]:
+    """The inputs of the K rows before those to come, K the longest delay.
+
+    NaN where nobody knows them: before a new experiment.
+    """
+    if new_experiment:
+        return posterior.dataset.past_inputs(index, 0)
+    if posterior.current is None:
+        return posterior.dataset.past_inputs(index)
+    return posterior.current.past
+
+
+def stored_rows(forecaster: Any) -> Any:
+    """A posterior or stack with the rows whose states are stored as all its training data.
+
+    Inputs of its dataset are then in the rows on which they act.
+    """
+    if hasattr(forecaster, "members"):
+        members = {name: stored_rows(member) for name, member in forecaster.members.items()}
+        return dataclasses.replace(forecaster, members=members)
+    if not forecaster.dataset.first_states:
+        return forecaster
+    return dataclasses.replace(forecaster, dataset=forecaster.dataset.with_states())
+
+
+def check_states(posterior: "Posterior", purpose: str) -> None:
+    """Refuse what needs the states of all training rows where not all are stored."""
+    if posterior.dataset.first_states:
+        rows = max(len(series) for series in posterior.dataset.with_states().experiments)
+        raise ValueError(
+            f"{purpose} needs the states of all training rows, and of this long record those of "
+            f"the last {rows} were kept. Fit with keep_states='all', or take "
+            "gpssm.analysis.stored_rows(posterior), which has these rows alone."
+        )

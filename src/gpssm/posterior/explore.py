@@ -2,9 +2,7 @@
 
     smooth                            the training data: states, and outputs without their noise
     transition                        f at any state and inputs, and where it rests on data
-    derivatives                       its slopes, at any state and inputs
     unknown                           the unknown function inside of physics
-    relevance                         how far each state and input moves each transition
 
 Averages over draws are averages over chains too, which may settle in different coordinates of the
 states. Where `Posterior.diagnostics` shows that they did, look at one chain at a time.
@@ -21,21 +19,18 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.core.text import check_seed
-from gpssm.data.columns import align_columns, to_columns, where_first
+from gpssm.data.columns import align_columns, to_columns
 from gpssm.data.scaler import FAR
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.draws import check_states, map_draws, merge_chains
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.rollout import Emission, Members, emissions, members_of, path_keys
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
-
-RELEVANCE_DRAWS = 40  # draws and points that are enough for a picture
-RELEVANCE_POINTS = 200
 
 Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and inputs, both scaled
 
@@ -65,21 +60,25 @@ class Smoothed(Forecast):
         states = self.states[:, first : stop + 1]
         return replace(part, states=states, imputed=self.imputed[first:stop])
 
-    @property
-    def state_mean(self) -> Float[np.ndarray, "T+1 Dx"]:
-        """The mean of the states over draws."""
-        return np.mean(self.states, axis=0)
-
-    @property
-    def state_std(self) -> Float[np.ndarray, "T+1 Dx"]:
-        """The standard deviation of the states over draws."""
-        return np.std(self.states, axis=0)
-
 
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-    """See `Posterior.smooth`."""
-    posterior.check_states("smooth")
+    """Return the outputs of a training series given all of it, and the states, of each draw.
+
+        posterior.smooth().interval(0.9)
+
+    Parameters
+    ----------
+    posterior
+        The posterior, with the states of all rows.
+    index
+        The number of the training series.
+    noise
+        Whether outputs have their observation noise.
+    seed
+        Seed of the noise.
+    """
+    check_states(posterior, "smooth")
     seed = check_seed(seed)
     dataset = posterior.dataset
     series = dataset.experiment(index)
@@ -137,27 +136,6 @@ class TransitionEstimate(NamedTuple):
     draws: Float[np.ndarray, "chain draw N Dx"]
 
 
-class Derivatives(NamedTuple):
-    """Derivatives at N inputs, each the mean over draws and the standard deviation over draws.
-
-    Parameters
-    ----------
-    state, state_std
-        ∂f/∂x.
-    control, control_std
-        ∂f/∂u, per unit of the user's u.
-    output, output_std
-        ∂E[y]/∂x, with y in the user's units.
-    """
-
-    state: Float[np.ndarray, "N Dx Dx"]
-    state_std: Float[np.ndarray, "N Dx Dx"]
-    control: Float[np.ndarray, "N Dx Du"]
-    control_std: Float[np.ndarray, "N Dx Du"]
-    output: Float[np.ndarray, "N Dy Dx"]
-    output_std: Float[np.ndarray, "N Dy Dx"]
-
-
 @in_double_precision
 def transition(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
@@ -176,8 +154,8 @@ def transition(
         Inputs in the user's units.
     """
     inputs = _inputs(posterior, x, u)
-    values = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
-    mean, residual, share = np.moveaxis(values, 2, 0)
+    moments = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
+    mean, residual, share = moments
     novelty = np.mean(share, axis=(0, 1, 3))
     return TransitionEstimate(*_total_moments(mean, residual), novelty, mean)
 
@@ -190,31 +168,13 @@ def _total_moments(
     return np.mean(mean, axis=(0, 1)), std
 
 
-def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "3 N Dx"]:
+def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> tuple[Array, Array, Array]:
     """Return m + A v, B and B / k(z, z)."""
     step = model.transition()(*inputs)
     residual = jnp.maximum(step.residual, 0.0)
     prior = model.kernel.diagonal(jnp.concatenate(inputs, -1))
     share = residual / jnp.maximum(prior, jnp.finfo(prior.dtype).tiny)
-    return jnp.stack([step.given(draw.weights), residual.T, share.T])
-
-
-@in_double_precision
-def derivatives(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None) -> Derivatives:
-    """Return derivatives of E[f | v] and of E[y | x]; see `Posterior.derivatives`."""
-    inputs = _inputs(posterior, x, u)
-    scaler = posterior.dataset.scaler
-    dim = posterior.model.state_dim
-    slopes = map_draws(_transition_slopes, posterior.model, posterior.draws, inputs)
-    output_slopes = map_draws(_output_slopes, posterior.model, posterior.draws, inputs)
-    parts = (
-        slopes[..., :dim],
-        slopes[..., dim:] / np.array(scaler.input_std),
-        output_slopes * np.array(scaler.output_std)[:, None],
-    )
-    return Derivatives(
-        *(statistic(part, axis=(0, 1)) for part in parts for statistic in (np.mean, np.std))
-    )
+    return step.given(draw.weights), residual.T, share.T
 
 
 class UnknownEstimate(NamedTuple):
@@ -226,7 +186,17 @@ class UnknownEstimate(NamedTuple):
 
 @in_double_precision
 def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
-    """Return E h and Var h = Var(E[h | v]) + E[B_h] over draws; see `Posterior.unknown`."""
+    """Return the unknown function inside of physics: E h, and Var h = Var(E[h | v]) + E[B_h].
+
+        gpssm.analysis.unknown(posterior, speeds).mean
+
+    Parameters
+    ----------
+    posterior
+        A fit with `physics=gpssm.Physics(...)`.
+    values : array (N, ...)
+        Values of the feature on which the function depends, in the user's units.
+    """
     kernel = posterior.model.kernel
     basis = posterior.model.basis
     if not isinstance(kernel, Feature) or not isinstance(basis, FeaturePoints):
@@ -242,85 +212,32 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
         )
     moments = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
     scale = kernel.state_scale[kernel.into]
-    return UnknownEstimate(*(scale * part for part in _total_moments(*np.moveaxis(moments, 2, 0))))
+    return UnknownEstimate(*(scale * part for part in _total_moments(*moments)))
 
 
-def _unknown_moments(model: GPSSM, draw: Draw, values: Float[Array, "N P"]) -> Float[Array, "2 N"]:
+def _unknown_moments(
+    model: GPSSM, draw: Draw, values: Float[Array, "N P"]
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     assert isinstance(model.kernel, Feature)
     assert isinstance(model.basis, FeaturePoints)
-    return jnp.stack(model.basis.unknown(model.kernel, draw.weights, values))
-
-
-class Relevance(NamedTuple):
-    """How far an input z_j of one standard deviation moves the next state x_d, in its own.
-
-        r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d)
-
-    It is zero, to the last digit, for what a wiring keeps out.
-
-    Parameters
-    ----------
-    mean, std
-        Over draws.
-    columns
-        Names of the inputs.
-    """
-
-    mean: Float[np.ndarray, "Dx Dz"]
-    std: Float[np.ndarray, "Dx Dz"]
-    columns: tuple[str, ...]
-
-
-@in_double_precision
-def relevance(posterior: "Posterior") -> Relevance:
-    """How much each state and control moves each transition along the data.
-
-    `gpssm.plots.plot_wiring` draws it.
-    """
-    posterior = posterior.with_states()
-    few = posterior.thinned(RELEVANCE_DRAWS)
-    dim = posterior.model.state_dim
-    means = [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
-    x = np.concatenate(means)
-    u = np.concatenate([np.asarray(series.u) for series in posterior.dataset.scaled])
-    every = -(-len(x) // RELEVANCE_POINTS)
-    inputs = (jnp.asarray(x[::every]), jnp.asarray(u[::every]))
-    slopes = map_draws(_transition_slopes, few.model, few.draws, inputs)
-    spread = np.concatenate([x.std(0), u.std(0)])
-    moved = np.sqrt(np.mean(slopes**2, axis=2)) * spread / np.maximum(spread[:dim, None], 1e-12)
-    columns = (*(f"x{number + 1}" for number in range(dim)), *posterior.dataset.inputs)
-    return Relevance(np.mean(moved, axis=(0, 1)), np.std(moved, axis=(0, 1)), columns)
-
-
-def _transition_slopes(model: GPSSM, draw: Draw, inputs: Inputs) -> Float[Array, "N Dx Dz"]:
-    move = model.transition()
-    jacobian = jax.jacfwd(lambda x, u: move(x[None], u[None]).given(draw.weights)[0], (0, 1))
-    return jnp.concatenate(jax.vmap(jacobian)(*inputs), -1)
-
-
-def _output_slopes(model: GPSSM, _: Draw, inputs: Inputs) -> Float[Array, "N Dy Dx"]:
-    return jax.vmap(jax.jacfwd(lambda x: model.likelihood.moments(x[None])[0][0]))(inputs[0])
+    return model.basis.unknown(model.kernel, draw.weights, values)
 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
     """Return states and scaled inputs, of which a single pair may be one-dimensional."""
-    states, _ = to_columns(x, None, "x")
+    states = to_columns(x, None, "x")[0]
     single = np.ndim(x) == 1
     states = states.T if single else states
     dim = posterior.model.state_dim
     if not states.size or states.shape[1] != dim:
         raise ValueError(f"x must have shape (N, {dim}), one state a row; got {states.shape}")
-    far = ~(np.abs(states) < FAR)
-    if far.any():
-        raise ValueError(f"x must be finite, and where there could be states; got {states[far][0]}")
-    names = posterior.dataset.inputs
+    if not (np.abs(states) < FAR).all():
+        raise ValueError(f"x must be finite, and where there could be states; got {x!r}")
     if u is None:
         u = np.zeros((len(states), 0))
-    u = align_columns(np.atleast_2d(u) if single else u, names, "u")
+    u = align_columns(np.atleast_2d(u) if single else u, posterior.dataset.inputs, "u")
     if len(u) != len(states):
         raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(u)}")
     if not np.isfinite(u).all():
-        raise ValueError(
-            f"{where_first(~np.isfinite(u), names)} of u is NaN or infinite: give a number"
-        )
+        raise ValueError("u must be finite: it has NaN or infinite values")
     return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(u))

@@ -126,13 +126,6 @@ def equal_particles(particles: Float[Array, "S P Dx"], surprise: Float[Array, " 
     return particle_state(particles, log_weights, surprise)
 
 
-def point_state(x: Float[Array, "S Dx"], num_particles: int | None) -> FilterState:
-    """Return states that are known exactly, as Gaussians or as particles."""
-    if num_particles is None:
-        return gaussian_state(x, 0.0)
-    return equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), jnp.ones(len(x)))
-
-
 def joint_state(
     state: FilterState,
     weights: Float[Array, "*S N"],
@@ -246,7 +239,13 @@ def run_predictions(
     def step(state: FilterState, inputs: tuple[Array, ...]) -> tuple[FilterState, Paths]:
         row, window, y = inputs
         last = jax.tree.map(lambda leaf: leaf[-1], ahead(state, row, window))
-        return advance(ensemble, keys, state, row, window[0], y)[0], last
+        following, _ = _each_draw(
+            lambda draw, key, state: _advance_draw(draw, key, state, row, window[0], y),
+            ensemble,
+            keys,
+            state,
+        )
+        return following, last
 
     origins = jnp.arange(len(series) - steps + 1)
     windows = u[origins[:, None] + jnp.arange(steps)[None]]
@@ -256,20 +255,6 @@ def run_predictions(
         return predicted
     first = ahead(state, row, u[: steps - 1])
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), first, predicted)
-
-
-def advance(
-    ensemble: Ensemble,
-    keys: PRNGKeyArray,
-    state: FilterState,
-    row: Int[Array, ""],
-    u: Float[Array, " Du"],
-    y: Float[Array, " Dy"],
-) -> tuple[FilterState, Float[Array, " S"]]:
-    """Return the state one row later, and log p(y_t | y_<t), under each draw."""
-    return _each_draw(
-        lambda draw, key, state: _advance_draw(draw, key, state, row, u, y), ensemble, keys, state
-    )
 
 
 def _each_draw(

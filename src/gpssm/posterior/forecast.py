@@ -6,9 +6,8 @@ which draws to run, from where, with which inputs, and back to the user's units.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -34,7 +33,7 @@ from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration, stretch
-from gpssm.posterior.draws import merge_chains, take_draws
+from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
@@ -212,44 +211,27 @@ class Forecast:
     def join(cls, parts: Sequence[Self]) -> Self:
         """All paths of forecasts of the same steps: a mixture, weighted by numbers of paths."""
         sizes = [len(part.paths) for part in parts]
-
-        def pair(name: str) -> Pair | None:
-            pairs = [getattr(part, name) for part in parts]
-            if any(item is None for item in pairs):
-                return None
-            means, variances = zip(*pairs, strict=True)
-            return np.concatenate(means), np.concatenate(variances)
-
-        diagnostics = None
+        joint = parts[0]._each(lambda *leaves: np.concatenate(leaves), *parts[1:])
         shown = [part.diagnostics for part in parts if part.diagnostics is not None]
-        if len(shown) == len(parts):
-            means = {
-                name: np.average([getattr(item, name) for item in shown], axis=0, weights=sizes)
-                for name in ("left_by_step", "novelty")
-            }
-            replaced = all(item.replaced for item in shown)
-            diagnostics = replace(shown[0], replaced=replaced, **means)
-        return replace(
-            parts[0],
-            paths=np.concatenate([part.paths for part in parts]),
-            diagnostics=diagnostics,
-            moments=pair("moments"),
-            moments_ahead=pair("moments_ahead"),
-        )
+        if len(shown) < len(parts):
+            return replace(joint, diagnostics=None)
+        means = {
+            name: np.average([getattr(item, name) for item in shown], axis=0, weights=sizes)
+            for name in ("left_by_step", "novelty")
+        }
+        replaced = all(item.replaced for item in shown)
+        return replace(joint, diagnostics=replace(shown[0], replaced=replaced, **means))
 
     def thinned(self, num_paths: int) -> Self:
         """The forecast with this number of its paths, evenly spaced among all."""
         chosen = np.arange(num_paths) * len(self.paths) // num_paths
+        return self._each(lambda leaf: leaf[chosen])
 
-        def of(pair: Pair | None) -> Pair | None:
-            return None if pair is None else (pair[0][chosen], pair[1][chosen])
-
-        return replace(
-            self,
-            paths=self.paths[chosen],
-            moments=of(self.moments),
-            moments_ahead=of(self.moments_ahead),
-        )
+    def _each(self, function: Callable[..., np.ndarray], *others: Self) -> Self:
+        """The forecast with a function of every array of its paths, and of those of others."""
+        arrays = ((part.paths, part.moments, part.moments_ahead) for part in (self, *others))
+        paths, moments, ahead = jax.tree.map(function, *arrays)
+        return replace(self, paths=paths, moments=moments, moments_ahead=ahead)
 
     @property
     def horizon(self) -> int:
@@ -321,9 +303,8 @@ class Forecast:
         """
         import pandas
 
-        shares = check_shares("levels", levels)
-        ends = ((1 - share) / 2 for share in shares), ((1 + share) / 2 for share in shares)
-        limits = sorted({0.5, *chain(*ends)})
+        shares = np.array(check_shares("levels", levels))
+        limits = sorted({0.5, *((1 - shares) / 2), *((1 + shares) / 2)})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
         columns: dict[str, Any] = {}
@@ -394,7 +375,6 @@ class Forecast:
         actual: Any = None,
         history: Any = None,
         levels: Sequence[float] = LEVELS,
-        ax: Any = None,
     ) -> Any:
         """Draw a fan of intervals around the median, one panel per output; needs matplotlib.
 
@@ -407,12 +387,10 @@ class Forecast:
             many of its last rows as are twice the horizon are shown.
         levels
             Levels of the intervals.
-        ax
-            Axes to draw into, one per output, of pyplot for instance.
         """
         from gpssm.plots.forecasts import plot_forecast
 
-        return plot_forecast(self, actual, history, levels, ax)
+        return plot_forecast(self, actual, history, levels)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
         """What happened: the rows at the times of the steps if both have times, else the first."""
@@ -461,9 +439,6 @@ class Forecast:
                 f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}"
             )
         steps = slice(first, stop)
-        paths, moments, ahead = jax.tree.map(
-            lambda part: part[:, steps], (self.paths, self.moments, self.moments_ahead)
-        )
         diagnostics = self.diagnostics
         if diagnostics is not None:
             diagnostics = replace(
@@ -472,29 +447,25 @@ class Forecast:
                 novelty=diagnostics.novelty[steps],
                 u=None if diagnostics.u is None else diagnostics.u[steps],
             )
-        return replace(
-            self,
-            paths=paths,
-            start=self.start + first,
-            u=self.u[steps],
-            moments=moments,
-            moments_ahead=ahead,
-            diagnostics=diagnostics,
-        )
+        part = self._each(lambda leaf: leaf[:, steps])
+        u = self.u[steps]
+        return replace(part, start=self.start + first, u=u, diagnostics=diagnostics)
 
     def __repr__(self) -> str:
         size = f"{self.horizon} steps from row {self.start}, {len(self.paths)} paths"
         return f"{type(self).__name__}({size}, outputs={self.outputs})"
 
     def _repr_html_(self) -> str:
-        notes = self.diagnostics.notes if self.diagnostics else ()
-        return card(repr(self), tables={"": self.to_dataframe((0.9,))}, notes=notes)
+        return card(repr(self), tables={"": self.to_dataframe((0.9,))}, notes=self._notes)
 
     def __str__(self) -> str:
-        notes = self.diagnostics.notes if self.diagnostics else ()
         table = self.to_dataframe((0.9,)).to_string(max_rows=12, float_format="{:.4g}".format)
-        lines = [repr(self), table, *(f"note: {in_line(note)}" for note in notes)]
+        lines = [repr(self), table, *(f"note: {in_line(note)}" for note in self._notes)]
         return printable("\n".join(lines))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return self.diagnostics.notes if self.diagnostics else ()
 
 
 def _times_of(rows: Any) -> Times | None:
@@ -555,7 +526,7 @@ def forecast(
     dataset, current = posterior.dataset, posterior.current
     series, seed = dataset.experiment(index), check_seed(seed)
     horizon = HORIZON if horizon is None and u is None else horizon
-    inputs, encoded = dataset.inputs_ahead(u, horizon, posterior.past_inputs(index))
+    inputs, encoded = dataset.inputs_ahead(u, horizon, past_inputs(posterior, index))
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
     clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
     if clock is not None and (complaint := clock.complaint("the inputs", u, start)):

@@ -37,11 +37,19 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
-from gpssm.posterior.conditioning import FILTER, NUM_PARTICLES, begin, filter_keys, new_rows
+from gpssm.posterior.conditioning import (
+    FILTER,
+    NUM_PARTICLES,
+    begin,
+    filter_keys,
+    filter_rows,
+    new_rows,
+)
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     Learned,
+    check_states,
     map_draws,
     merge_chains,
     split_chains,
@@ -53,9 +61,7 @@ from gpssm.posterior.filtering import (
     gaussian_state,
     joint_state,
     noise_scale,
-    run_filter,
 )
-from gpssm.posterior.rollout import members_of
 from gpssm.posterior.validation import FORGETTING, extended, rolling_forecasts
 
 if TYPE_CHECKING:
@@ -118,7 +124,7 @@ def learn(
     -------
     Posterior
     """
-    posterior.check_states("learn")
+    check_states(posterior, "learn")
     seed = check_seed(seed)
     rows = new_rows(posterior, series, new_experiment, index)
     _check(posterior, forgetting, max_draws)
@@ -135,11 +141,17 @@ def learn(
         factors = np.asarray(1.0 if forgetting is None else forgetting, float)
         rates = np.random.default_rng(seed).permutation(np.resize(factors, count))
     state, before = _begin(posterior, new_experiment, index, rates)
-    state = _filter(posterior, state, rows.scaled, rates)
-    num_rows = len(rows.scaled)
-    num_learned = num_rows + (0 if learned is None else learned.rows)
+    draws = np.arange(count)
+    state = filter_rows(posterior, draws, state, 0, rows.scaled, 0, rates).state
     return _with_learned(
-        posterior, state, rates, num_learned, before + num_rows, rows.clock, rows.past, seed
+        posterior,
+        state,
+        rates,
+        (learned.rows if learned else 0) + len(rows.scaled),
+        before + len(rows.scaled),
+        rows.clock,
+        rows.past,
+        seed,
     )
 
 
@@ -207,22 +219,13 @@ def _begin(
         rows = posterior.dataset.scaled[index]
         before = max(len(rows) - LOOKBACK, 0)
         state = _training_state(posterior, index, before)
-        return _filter(posterior, state, rows[before:], rates), len(rows)
+        return filter_rows(posterior, draws, state, 0, rows[before:], 0, rates).state, len(rows)
     state, before = begin(posterior, draws, new_experiment, None, 0, index, lookback=0)
     if learned is None:
         return joint_state(state, *_training_weights(posterior)), before
     dim = posterior.model.state_dim
     joint = take_draws(learned.state, draws)
     return joint_state(state, joint.mean[:, dim:], joint.covariance[:, dim:, dim:]), before
-
-
-def _filter(
-    posterior: "Posterior", state: FilterState, rows: Series, rates: Float[np.ndarray, " S"]
-) -> FilterState:
-    draws = np.arange(len(rates))
-    members = members_of(posterior, draws)
-    keys = filter_keys(0, draws)
-    return run_filter(members, keys, state, rows, rates=jnp.asarray(rates)).state
 
 
 def _training_state(posterior: "Posterior", index: int, before: int) -> FilterState:
@@ -249,23 +252,25 @@ def _training_weights(
     states = (posterior.draws.states[place][:, :, : stops[place] + 1] for place in parts)
     draws = posterior.draws._replace(states=tuple(states))
     series = [scaled[place][: stops[place]] for place in parts]
-    moments = merge_chains(map_draws(_weight_moments, posterior.model, draws, series))
-    count, dim, size = moments.shape[:3]
+    moments = map_draws(_weight_moments, posterior.model, draws, series)
+    mean, blocks = map(merge_chains, moments)
+    count, dim, size = mean.shape
     covariance = np.zeros((count, dim, size, dim, size))
     diagonal = np.arange(dim)
-    covariance[:, diagonal, :, diagonal] = np.swapaxes(moments[..., 1:], 0, 1)
+    covariance[:, diagonal, :, diagonal] = np.swapaxes(blocks, 0, 1)
     shape = (count, dim * size, dim * size)
-    return jnp.asarray(moments[..., 0].reshape(shape[:2])), jnp.asarray(covariance.reshape(shape))
+    return jnp.asarray(mean.reshape(shape[:2])), jnp.asarray(covariance.reshape(shape))
 
 
-def _weight_moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
-    """Return P⁻¹b and P⁻¹ side by side, 0 and I where there are no rows."""
+def _weight_moments(
+    model: GPSSM, draw: Draw, series: list[Series]
+) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
+    """Return P⁻¹b and P⁻¹, 0 and I where there are no rows."""
     if not series:
         dim, size = draw.weights.shape
-        return jnp.broadcast_to(jnp.eye(size, size + 1, 1), (dim, size, size + 1))
+        return jnp.zeros((dim, size)), jnp.broadcast_to(jnp.eye(size), (dim, size, size))
     weights = weights_given_states(model, list(draw.states), series)
-    covariance = gram(inverse_root(weights.precision))
-    return jnp.concatenate([weights.mean[:, :, None], covariance], -1)
+    return weights.mean, gram(inverse_root(weights.precision))
 
 
 @jit

@@ -19,7 +19,7 @@ B(z), has no derivative of its own here.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -28,13 +28,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_share, check_choice, check_whole, count, is_whole
+from gpssm.core.text import as_share, check_choice, check_installed, check_whole, count, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
-from gpssm.posterior.draws import map_draws, merge_chains
+from gpssm.posterior.draws import map_draws, merge_chains, stored_rows
 from gpssm.posterior.mean_model import mean_step
-from gpssm.posterior.python_control import linear_systems
 from gpssm.posterior.rollout import BOUNDS, training_box
 
 if TYPE_CHECKING:
@@ -42,52 +41,37 @@ if TYPE_CHECKING:
 
     from gpssm.posterior.posterior import Posterior
 
-NEWTON = 60  # damped steps to an equilibrium
 STILL = 1e-6  # |f(x, u) − x| at an equilibrium, in scaled units
-NEAREST = 0.1  # share of the training rows, those with the nearest inputs, where the search starts
-CURVE = 25  # points of a static curve
-LEVEL = 0.9
 MOST_STEPS = 100_000  # of a response
+NEAREST = 0.1  # share of the training rows, those with the nearest inputs, where the search starts
+LEVEL = 0.9
 TINY = np.finfo(float).tiny
 
 Band = tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Signals:
-    """Names of outputs and inputs, with their units and sampling time."""
-
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...]
-    dt: float | None = None
-    units: Mapping[str, str] = field(default_factory=dict)
-    time_unit: str = ""
-
-
 @dataclass(frozen=True, eq=False)
-class Response(Signals):
+class Response:
     """Step or impulse responses of S draws: change of output j after a unit of input i.
 
     Parameters
     ----------
     values : array (S, n, Dy, Du)
         The responses.
+    linear
+        The model that responds.
     kind
         "step response" or "impulse response".
     """
 
     values: Float[np.ndarray, "S n Dy Du"]
+    linear: "Linearisation"
     kind: str
 
     @property
     def times(self) -> Float[np.ndarray, " n"]:
         """Steps since the input changed, times dt where it is known."""
-        return np.arange(self.values.shape[1]) * (self.dt or 1)
-
-    @property
-    def mean(self) -> Float[np.ndarray, "n Dy Du"]:
-        """The mean over draws."""
-        return np.mean(self.values, axis=0)
+        return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
     def interval(self, level: float = LEVEL) -> Band:
         """The central interval over draws: (low, high)."""
@@ -101,7 +85,7 @@ class Response(Signals):
 
 
 @dataclass(frozen=True, eq=False)
-class Bode(Signals):
+class Bode:
     """Frequency responses G of S draws.
 
     Parameters
@@ -110,10 +94,13 @@ class Bode(Signals):
         In cycles per unit of time, or per step.
     values : array (S, F, Dy, Du)
         G at the frequencies.
+    linear
+        The model that responds.
     """
 
     frequencies: Float[np.ndarray, " F"]
     values: Complex[np.ndarray, "S F Dy Du"]
+    linear: "Linearisation"
 
     @property
     def magnitude(self) -> Float[np.ndarray, "S F Dy Du"]:
@@ -139,7 +126,7 @@ class Bode(Signals):
 
 
 @dataclass(frozen=True, eq=False)
-class Linearisation(Signals):
+class Linearisation:
     """δx' = A δx + B δu, δy = C δx + D δu of S draws, around an operating point of each.
 
         linear = posterior.linearise()
@@ -155,6 +142,12 @@ class Linearisation(Signals):
         The matrices of each draw.
     x, u, y
         The operating points: states, the inputs of all, outputs.
+    outputs, inputs
+        Names of the columns.
+    dt, time_unit
+        Sampling time, and its unit.
+    units
+        Units of columns by name.
     delay
         Rows after which each input acts. δu is as inputs arrive; responses are to inputs as they
         are set, and begin so much later.
@@ -169,6 +162,11 @@ class Linearisation(Signals):
     x: Float[np.ndarray, "S Dx"]
     u: Float[np.ndarray, " Du"]
     y: Float[np.ndarray, "S Dy"]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    dt: float | None = None
+    time_unit: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
     delay: tuple[int, ...] = ()
     missing: int = 0
 
@@ -182,29 +180,30 @@ class Linearisation(Signals):
     @property
     def gain(self) -> Float[np.ndarray, "S Dy Du"]:
         """The static gain C (I − A)⁻¹ B + D: how far outputs move in the end, per unit of input."""
-        return _static(self.A, self.B, self.C, self.D)
+        return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
     def impulse_response(self, n: int = 50) -> Response:
         """D, CB, CAB, .., CAⁿ⁻²B: outputs after an input that is one unit more for one row."""
         check_whole("n", n, 1)
+        self._check_inputs()
         if n > MOST_STEPS:
             raise ValueError(
                 f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}"
             )
-        values = [self.D]
+        response = np.zeros((len(self.A), n, *self.D.shape[1:]))
         state = self.B
-        for _ in range(n - 1):
-            values.append(self.C @ state)
+        response[:, 0] = self.D
+        for row in range(1, n):
+            response[:, row] = self.C @ state
             state = self.A @ state
-        response = np.stack(values, 1)
         for i, lag in enumerate(self.delay):
             response[..., i] = np.pad(response[..., i], ((0, 0), (lag, 0), (0, 0)))[:, :n]
-        return Response(response, "impulse response", **self._signals())
+        return Response(response, self, "impulse response")
 
     def step_response(self, n: int = 50) -> Response:
         """Outputs after an input that stays one unit more."""
         values = np.cumsum(self.impulse_response(n).values, axis=1)
-        return Response(values, "step response", **self._signals())
+        return Response(values, self, "step response")
 
     def bode(self, frequencies: Float[ArrayLike, " F"] | None = None) -> Bode:
         """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt), times z⁻ᵈ for an input d rows late.
@@ -214,17 +213,14 @@ class Linearisation(Signals):
         frequencies
             In cycles per unit of dt, or per step; by default 200 up to half of the sampling rate.
         """
+        self._check_inputs()
         dt = self.dt or 1.0
         f = np.geomspace(5e-4, 0.5, 200) / dt
         if frequencies is not None:
             f = _numbers("frequencies", frequencies)
-        z = np.exp(2j * np.pi * f * dt)[:, None, None]
-        resolvent = np.linalg.solve(
-            z * np.eye(self.A.shape[-1]) - self.A[:, None], self.B[:, None].astype(complex)
-        )
-        late = z ** -np.array(self.delay or (0,))
-        values = late * (self.C[:, None] @ resolvent + self.D[:, None])
-        return Bode(f, values, **self._signals())
+        z = np.exp(2j * np.pi * f * dt)
+        late = z[:, None, None] ** -np.array(self.delay or (0,))
+        return Bode(f, late * _transfer(z, self.A, self.B, self.C, self.D), self)
 
     @property
     def central(self) -> int:
@@ -245,7 +241,19 @@ class Linearisation(Signals):
         each
             Whether to return a list with one system per draw instead.
         """
-        return linear_systems(self, each)
+        check_installed("to_control", "control", "control")
+        import control
+
+        dt = self.dt or True
+        delay = self.delay or (0,) * len(self.inputs)
+        late = [control.tf2ss([1.0], [1.0, *np.zeros(rows)], dt) for rows in delay]
+        systems = []
+        for s in range(len(self.A)) if each else [self.central]:
+            undelayed = control.ss(self.A[s], self.B[s], self.C[s], self.D[s], dt)
+            labels = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+            system = undelayed * control.append(*late)
+            systems.append(control.ss(system, name=f"draw_{s}", **labels))
+        return systems if each else systems[0]
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """The poles of all draws in the unit circle."""
@@ -285,14 +293,12 @@ class Linearisation(Signals):
             f"largest pole {largest[0]:.3f} to {largest[1]:.3f})"
         )
 
-    def _signals(self) -> dict[str, Any]:
-        """The names and units of a response, if there is an input to respond to."""
+    def _check_inputs(self) -> None:
         if not self.inputs:
             raise ValueError(
                 "the model has no inputs, and so no response to them; see .poles for its own "
                 "dynamics"
             )
-        return {item.name: getattr(self, item.name) for item in fields(Signals)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,10 +337,6 @@ class StaticGain:
         """The median over draws; NaN where fewer than half of them have an equilibrium."""
         return central_band(self.supported(self.settled), 0.0)[0]
 
-    def interval(self, level: float = LEVEL) -> Band:
-        """The central interval over draws: (low, high); NaN where `median` is."""
-        return central_band(self.supported(self.settled), as_share(level))
-
     def supported(self, values: Float[np.ndarray, "S N Dy"]) -> Float[np.ndarray, "S N Dy"]:
         """The values with NaN where fewer than half of the draws have an equilibrium."""
         return np.where((self.share >= 0.5)[:, None], values, np.nan)
@@ -367,12 +369,28 @@ def linearise(
     index
         The number of the training series.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
-    if at is not None and row is not None:
-        raise ValueError("at and row both name an operating point: give one of them")
-    point = _operating_point(posterior, at) if row is None else _row(posterior, row, index)
-    local = _linear_models(posterior, point)
+    if row is not None:
+        if at is not None:
+            raise ValueError("at and row both name an operating point: give one of them")
+        if not is_whole(row) or not -len(series) <= row < len(series):
+            raise IndexError(
+                f"training series {index} has {len(series)} rows, counted from 0; got row {row}"
+            )
+        u = posterior.dataset.acting[index].u[[row]]
+        states = np.asarray(posterior.draws.states[index])[:, :, :-1]
+        local = _local_models(posterior, u, states[:, :, [row]])
+    elif isinstance(at, tuple):
+        dim = posterior.model.state_dim
+        x = _numbers("the state", at[0]) if len(at) == 2 else np.zeros(0)
+        if x.shape != (dim,):
+            raise ValueError(f"at=(x, u) needs a state of {dim} numbers and the inputs; got {at!r}")
+        u = _input_values(posterior, at[1])[None]
+        local = _local_models(posterior, u, x[None])
+    else:
+        u = _input_values(posterior, at)[None]
+        local = _equilibria(posterior, u)
     settled = np.isfinite(local.x[:, 0]).all(-1)
     if not settled.any():
         raise ValueError(
@@ -380,10 +398,10 @@ def linearise(
             "integrate, drift or swing. Linearise at a row of the training data, row=..., or at a "
             "state of your own, at=(x, u)"
         )
-    A, B, C, D, x, y = (part[settled, 0] for part in local)
+    A, B, C, D, x, y, _ = (part[settled, 0] for part in local)
     seconds = series.axis is not None and series.axis.dates
     return Linearisation(
-        *(A, B, C, D, x, point.u[0], y),
+        *(A, B, C, D, x, u[0], y),
         outputs=series.outputs,
         inputs=series.inputs,
         dt=series.dt,
@@ -403,6 +421,8 @@ def static_gain(
 ) -> StaticGain:
     """Return where outputs settle while an input is held, over its range, with bands over draws.
 
+        gpssm.analysis.static_gain(posterior).plot()
+
     Parameters
     ----------
     posterior
@@ -415,7 +435,7 @@ def static_gain(
     at
         The other inputs, as in `linearise`.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     series = posterior.dataset.experiments[0]
     if not series.inputs:
         raise ValueError("the model has no inputs, and so no static gain")
@@ -424,83 +444,66 @@ def static_gain(
     column = series.inputs.index(input)
     if values is None:
         rows = np.concatenate([item.u[:, column] for item in posterior.dataset.experiments])
-        values = np.linspace(np.quantile(rows, 0.01), np.quantile(rows, 0.99), CURVE)
+        values = np.linspace(np.quantile(rows, 0.01), np.quantile(rows, 0.99), 25)
     levels = _numbers("values", values)
     u = _input_values(posterior, at)
     inputs = np.repeat(u[None], len(levels), 0)
     inputs[:, column] = levels
-    eye = np.eye(posterior.model.state_dim)
-    local = _linear_models(posterior, _equilibria(posterior, inputs))
+    local = _equilibria(posterior, inputs)
     lost = np.asarray(np.isnan(local.x).any(axis=-1))[..., None]
-    A = np.where(lost[..., None], 0 * eye, local.A)
-    gain = np.where(lost, np.nan, _static(A, local.B, local.C, local.D)[..., column])
+    A = np.where(lost[..., None], 0.0, local.A)
+    slopes = _transfer(np.ones(1), A, local.B, local.C, local.D)[..., 0, :, column]
+    gain = np.where(lost, np.nan, slopes)
     stable = ~lost[..., 0] & (np.abs(np.linalg.eigvals(A)).max(-1) < 1)
     return StaticGain(input, levels, u, local.y, gain, stable, series.outputs, series.units)
 
 
-class OperatingPoints(NamedTuple):
-    """N points at which each draw is linear.
+class Relevance(NamedTuple):
+    """How far an input z_j of one standard deviation moves the next state x_d, in its own.
+
+        r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d)
+
+    It is zero, to the last digit, for what a wiring keeps out.
 
     Parameters
     ----------
-    u
-        The inputs in the user's units.
-    near, x
-        The state is the sum of training states of each series weighed by `near`, plus x.
-    rest
-        Whether to move from there to an equilibrium.
+    mean, std
+        Over draws.
+    columns
+        Names of the inputs.
     """
 
-    u: Float[np.ndarray, "N Du"]
-    near: list[Float[np.ndarray, "N T"]]
-    x: Float[np.ndarray, "N Dx"]
-    rest: bool
+    mean: Float[np.ndarray, "Dx Dz"]
+    std: Float[np.ndarray, "Dx Dz"]
+    columns: tuple[str, ...]
 
 
-def _row(posterior: "Posterior", row: int, index: int) -> OperatingPoints:
-    """Return each draw's own state before a row of a training series."""
-    dataset = posterior.dataset
-    series = dataset.experiment(index)
-    if not is_whole(row) or not -len(series) <= row < len(series):
-        raise IndexError(
-            f"training series {index} has {len(series)} rows, counted from 0; got row {row}"
-        )
-    near = [np.zeros((1, len(item))) for item in dataset.experiments]
-    near[index][0, row] = 1.0
-    state = np.zeros((1, posterior.model.state_dim))
-    return OperatingPoints(dataset.acting[index].u[[row]], near, state, False)
+@in_double_precision
+def relevance(posterior: "Posterior") -> Relevance:
+    """Return how much each state and input moves each transition along the data.
+
+    `gpssm.plots.plot_wiring` draws it. A few draws and rows are enough.
+    """
+    posterior = stored_rows(posterior)
+    few = posterior.thinned(40)
+    means = [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
+    x = np.concatenate(means)
+    u = np.concatenate([series.u for series in posterior.dataset.acting])
+    every = -(-len(x) // 200)
+    local = _local_models(few, u[::every], x[::every])
+    slopes = np.concatenate([local.A, local.B], axis=-1)
+    spread = np.concatenate([x.std(0), u.std(0)])
+    scale = spread / np.maximum(x.std(0)[:, None], 1e-12)
+    moved = np.sqrt(np.mean(slopes**2, axis=1)) * scale
+    columns = (*(f"x{d + 1}" for d in range(x.shape[1])), *posterior.dataset.inputs)
+    return Relevance(np.mean(moved, axis=0), np.std(moved, axis=0), columns)
 
 
-def _operating_point(posterior: "Posterior", at: Any) -> OperatingPoints:
-    """Return the equilibrium at inputs, or a state and inputs, (x, u)."""
-    if not isinstance(at, tuple):
-        return _equilibria(posterior, _input_values(posterior, at)[None])
-    if len(at) != 2:
-        raise ValueError(f"at=(x, u) is a state and the inputs; got {at!r}")
-    x = _numbers("the state", at[0])
-    dim = posterior.model.state_dim
-    if x.shape != (dim,):
-        raise ValueError(f"at=(x, u) needs a state of {dim} numbers; got shape {x.shape}")
-    near = [np.zeros((1, len(item))) for item in posterior.dataset.experiments]
-    return OperatingPoints(_input_values(posterior, at[1])[None], near, x[None], False)
+class LocalModels(NamedTuple):
+    """The linear models of S draws at N points, in the user's units; NaN without equilibrium.
 
-
-def _equilibria(posterior: "Posterior", u: Float[np.ndarray, "N Du"]) -> OperatingPoints:
-    """Return equilibria at N inputs, sought from the mean state of rows with similar inputs."""
-    dataset = posterior.dataset
-    rows = np.concatenate([series.u for series in dataset.scaled])
-    distance = np.linalg.norm(dataset.encode_inputs(u)[:, None] - rows[None], axis=-1)
-    number = max(int(NEAREST * len(rows)), 1) if rows.shape[1] else len(rows)
-    order = np.argsort(distance, axis=1, kind="stable")[:, :number]
-    weights = np.zeros(distance.shape)
-    np.put_along_axis(weights, order, 1 / number, axis=1)
-    ends = np.cumsum([len(series) for series in dataset.experiments])[:-1]
-    near = np.split(weights, ends, axis=1)
-    return OperatingPoints(u, near, np.zeros((len(u), posterior.model.state_dim)), True)
-
-
-class LinearModels(NamedTuple):
-    """The linear models of S draws at N points, in the user's units; NaN without equilibrium."""
+    `gap` is |f(x, u) − x|, in scaled units.
+    """
 
     A: Float[np.ndarray, "S N Dx Dx"]
     B: Float[np.ndarray, "S N Dx Du"]
@@ -508,56 +511,63 @@ class LinearModels(NamedTuple):
     D: Float[np.ndarray, "S N Dy Du"]
     x: Float[np.ndarray, "S N Dx"]
     y: Float[np.ndarray, "S N Dy"]
+    gap: Float[np.ndarray, "S N"]
 
 
-def _linear_models(posterior: "Posterior", points: OperatingPoints) -> LinearModels:
-    """Return the linear model of each draw at N points."""
-    model, dataset, scaler = posterior.model, posterior.dataset, posterior.dataset.scaler
-    inputs = (
-        jnp.asarray(dataset.encode_inputs(points.u)),
-        [jnp.asarray(weights) for weights in points.near],
-        jnp.asarray(points.x),
+def _equilibria(posterior: "Posterior", u: Float[np.ndarray, "N Du"]) -> LocalModels:
+    """Return the models at equilibria, sought from the mean state of rows with similar inputs."""
+    dataset = posterior.dataset
+    rows = np.concatenate([series.u for series in dataset.scaled])
+    distance = np.linalg.norm(dataset.encode_inputs(u)[:, None] - rows[None], axis=-1)
+    number = max(int(NEAREST * len(rows)), 1) if rows.shape[1] else len(rows)
+    order = np.argsort(distance, axis=1, kind="stable")[:, :number]
+    weights = np.zeros(distance.shape)
+    np.put_along_axis(weights, order, 1 / number, axis=1)
+    states = np.concatenate(
+        [np.asarray(path)[:, :, :-1] for path in posterior.draws.states], axis=2
     )
-    packed = map_draws(_AT_REST if points.rest else _AT_START, model, posterior.draws, inputs)
-    dx, du, dy = model.state_dim, points.u.shape[1], len(scaler.output_std)
-    sizes = np.cumsum([dx * dx, dx * du, dy * dx, dx, dy])
-    A, B, H, x, y, gap = np.split(merge_chains(packed), sizes, axis=-1)
-    lead = A.shape[:2]
-    A = A.reshape(*lead, dx, dx)
-    B = B.reshape(*lead, dx, du) / np.array(scaler.input_std)
-    H = H.reshape(*lead, dy, dx) * np.array(scaler.output_std)[:, None]
-    y = dataset.decode(y)
-    if points.rest:
-        box = training_box(posterior, np.arange(len(x)), BOUNDS)
-        away = np.asarray(box.away(jnp.asarray(x), jnp.zeros((len(x), dx))))
-        settled = ((gap[..., 0] < STILL) & (away <= BOUNDS))[..., None]
-        x = np.where(settled, x, np.nan)
-        y = np.where(settled, y, np.nan)
-    return LinearModels(A, B, H @ A, H @ B, x, y)
+    local = _local_models(posterior, u, weights @ states, _AT_REST)
+    box = training_box(posterior, np.arange(len(local.x)), BOUNDS)
+    away = np.asarray(box.away(jnp.asarray(local.x), jnp.zeros(local.x[:, 0].shape)))
+    settled = ((local.gap < STILL) & (away <= BOUNDS))[..., None]
+    return local._replace(
+        x=np.where(settled, local.x, np.nan), y=np.where(settled, local.y, np.nan)
+    )
 
 
-Points = tuple[Float[Array, "N Du"], list[Float[Array, "N T"]], Float[Array, "N Dx"]]
+def _local_models(
+    posterior: "Posterior",
+    u: Float[np.ndarray, "N Du"],
+    x: Float[np.ndarray, "*draws N Dx"],
+    local_model: Any = None,
+) -> LocalModels:
+    """Return the linear model of each draw at N inputs and states, by default just there."""
+    dataset = posterior.dataset
+    shape = (posterior.num_chains, posterior.num_draws, *x.shape[-2:])
+    draws = posterior.draws._replace(states=(np.broadcast_to(x, shape),))
+    inputs = jnp.asarray(dataset.encode_inputs(u))
+    local = map_draws(local_model or _AT_START, posterior.model, draws, inputs)
+    A, B, C, D, x, y, gap = map(merge_chains, local)
+    output_std = np.array(dataset.scaler.output_std)[:, None]
+    input_std = np.array(dataset.scaler.input_std)
+    D = output_std * D / input_std
+    return LocalModels(A, B / input_std, output_std * C, D, x, dataset.decode(y), gap)
 
 
-def _pack(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array, "N P"]:
-    """A, B, ∂h/∂x, x, h and |f − x|, flat, after so many steps towards an equilibrium.
+def _local_model(
+    model: GPSSM, draw: Draw, inputs: Float[Array, "N Du"], steps: int
+) -> tuple[Array, ...]:
+    """The linear models of one draw, after so many steps from its states to an equilibrium.
 
     The steps are those of Levenberg and Marquardt: (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, and λ
     ten times larger after a step that did not help. Where I − A is singular they end where |g| is
     least.
     """
-    u, near, offset = inputs
     step = mean_step(model, draw.weights)
 
-    def following(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> Float[Array, " Dx"]:
-        return step(x, u)[0]
-
-    def output(x: Float[Array, " Dx"]) -> Float[Array, " Dy"]:
-        return model.likelihood.moments(x[None])[0][0]
-
-    def pack(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> Float[Array, " P"]:
+    def local(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> tuple[Array, ...]:
         def gap(x: Float[Array, " Dx"]) -> Float[Array, " Dx"]:
-            return following(x, u) - x
+            return step(x, u)[0] - x
 
         def improve(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             x, damping = carry
@@ -568,19 +578,15 @@ def _pack(model: GPSSM, draw: Draw, inputs: Points, steps: int) -> Float[Array, 
             return jnp.where(better, proposal, x), jnp.clip(damping, 1e-14, 1e8)
 
         x, _ = jax.lax.fori_loop(0, steps, improve, (x, jnp.asarray(1e-3)))
-        A, B = jax.jacfwd(following, (0, 1))(x, u)
-        after = following(x, u)
-        parts = (A, B, jax.jacfwd(output)(after), x, output(after), jnp.max(jnp.abs(gap(x)))[None])
-        return jnp.concatenate([part.ravel() for part in parts])
+        (A, B), (C, D) = jax.jacfwd(step, (0, 1))(x, u)
+        return A, B, C, D, x, step(x, u)[1], jnp.max(jnp.abs(gap(x)))
 
-    pairs = zip(near, draw.states, strict=True)
-    start = sum((weights @ path[:-1] for weights, path in pairs), offset)
-    return jax.vmap(pack)(start, u)
+    return jax.vmap(local)(draw.states[0], inputs)
 
 
 # One object each, so that `map_draws` compiles one program for all calls.
-_AT_START = functools.partial(_pack, steps=0)
-_AT_REST = functools.partial(_pack, steps=NEWTON)
+_AT_START = functools.partial(_local_model, steps=0)
+_AT_REST = functools.partial(_local_model, steps=60)
 
 
 def _input_values(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
@@ -590,11 +596,8 @@ def _input_values(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
     if at is None:
         return mean
     if isinstance(at, Mapping):
-        unknown = [str(name) for name in at if name not in names]
-        if unknown:
-            raise ValueError(
-                f"the model has the inputs {', '.join(names)}; got {', '.join(unknown)}"
-            )
+        for name in at:
+            check_choice("an input of at", name, names)
         at = [at.get(name, value) for name, value in zip(names, mean, strict=True)]
     return align_columns(_numbers("at", at)[None], names, "u")[0]
 
@@ -610,9 +613,12 @@ def _numbers(name: str, values: Any) -> Float[np.ndarray, " N"]:
     return numbers
 
 
-def _static(A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray) -> np.ndarray:
-    """C (I − A)⁻¹ B + D."""
-    return C @ np.linalg.solve(np.eye(A.shape[-1]) - A, B) + D
+def _transfer(
+    z: np.ndarray, A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray
+) -> np.ndarray:
+    """C (zI − A)⁻¹ B + D at each z, an axis before the last two."""
+    A, B, C, D = (matrix[..., None, :, :] for matrix in (A, B, C, D))
+    return C @ np.linalg.solve(z[:, None, None] * np.eye(A.shape[-1]) - A, B) + D
 
 
 def central_band(values: np.ndarray, level: float) -> Band:

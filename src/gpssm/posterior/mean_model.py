@@ -4,22 +4,28 @@
 
 Its state is one flat vector: the states of all S draws, then the inputs of the last K rows where
 inputs act up to K rows later. Inputs and outputs are in the user's units.
+
+For tools without JAX, the program that JAX traces of one step is carried out operation by
+operation: by symbols of CasADi (`casadi.py`), or by lines of NumPy (`export.py`). So every kernel,
+basis, mean and link goes there whose operations are in `NUMPY`.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_whole
+from gpssm.core.text import check_installed, check_whole
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
-from gpssm.posterior.draws import merge_chains
-from gpssm.posterior.rollout import members_of
+from gpssm.posterior.draws import merge_chains, past_inputs
+from gpssm.posterior.rollout import assemble, members_of
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -44,6 +50,12 @@ class MeanModel(NamedTuple):
     step: Step
     start: Float[np.ndarray, " N"]
     series: Series
+
+    def carry_out(self, x: Any, u: Any, operation: "Operation") -> list[Any]:
+        """Return the next state and the outputs of symbols x and u; see `interpret`."""
+        inputs = jnp.zeros(len(self.series.inputs))
+        closed = jax.make_jaxpr(self.step)(jnp.asarray(self.start), inputs)
+        return interpret(closed.jaxpr, closed.consts, (x, u), operation)
 
 
 def mean_step(model: GPSSM, weights: Float[Array, "Dx M"]) -> Step:
@@ -73,7 +85,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
         states = merge_chains(thinned.draws.states[-1])[:, -1]
     else:
         states = merge_chains(thinned.current.state.mean)
-    past = posterior.past_inputs()
+    past = past_inputs(posterior)
     # What nobody knows of the inputs before the first row is taken as their mean.
     past = np.where(np.isnan(past), np.array(posterior.dataset.scaler.input_mean), past)
     return np.concatenate([states.ravel(), past.ravel()])
@@ -84,29 +96,160 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     """Return the mean model of at most `num_draws` draws, one per chain at least."""
     start = mean_state(posterior, num_draws)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
-    shape = (thinned.num_chains * thinned.num_draws, posterior.model.state_dim)
-    model, weights, leaves = members_of(thinned, np.arange(shape[0]))
     series, scaler = posterior.dataset.experiments[-1], posterior.dataset.scaler
     delay = posterior.dataset.delay or (0,) * series.input_dim
-
-    def member(leaves: dict[str, Array], weights: Float[Array, "Dx M"]) -> Step:
-        step = mean_step(model.with_leaves(leaves), weights)
-        x, u = jnp.zeros(model.state_dim), jnp.zeros(series.input_dim)
-        return eqx.filter_closure_convert(step, x, u)
-
-    members = eqx.filter_jit(eqx.filter_vmap(member, axis_size=shape[0]))(leaves, weights)
-    every = eqx.filter_vmap(lambda step, x, u: step(x, u), in_axes=(eqx.if_array(0), 0, None))
+    shape = (thinned.num_chains * thinned.num_draws, 1, posterior.model.state_dim)
+    size = shape[0] * shape[2]
+    members = members_of(thinned, np.arange(shape[0]))
+    ensemble = eqx.filter_jit(assemble)(*members, series.input_dim)
+    emit = eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x)[0])
 
     def step(state: State, u: Float[Array, " Du"]) -> tuple[State, Float[Array, " Dy"]]:
-        size = shape[0] * shape[1]
-        x = state[:size]
-        before = state[size:]
-        window = jnp.concatenate([before.reshape(max(delay, default=0), len(delay)), u[None]])
+        before = state[size:].reshape(max(delay, default=0), len(delay))
+        window = jnp.concatenate([before, u[None]])
         acting = [window[len(window) - 1 - lag, column] for column, lag in enumerate(delay)]
         scaled = (jnp.array(acting) - jnp.array(scaler.input_mean)) / jnp.array(scaler.input_std)
-        following, y = every(members, x.reshape(shape), scaled)
-        outputs = jnp.mean(y, axis=0) * jnp.array(scaler.output_std)
-        outputs = outputs + jnp.array(scaler.output_mean)
+        inputs = jnp.broadcast_to(scaled, (*shape[:2], len(delay)))
+        following = ensemble.moments(state[:size].reshape(shape), inputs).mean
+        outputs = jnp.mean(emit(ensemble.likelihood, following)[:, 0], axis=0)
+        outputs = outputs * jnp.array(scaler.output_std) + jnp.array(scaler.output_mean)
         return jnp.concatenate([following.ravel(), window[1:].ravel()]), outputs
 
     return MeanModel(step, start, series)
+
+
+@in_double_precision
+def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
+    """Return the mean model as an `nlsys` of python-control.
+
+        plant = posterior.to_control()
+        state = gpssm.analysis.mean_state(posterior)
+        control.input_output_response(plant, times, u.T, state)
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_draws
+        The output is the mean over at most so many draws, one per chain at least; the state holds
+        those of all of them.
+    """
+    check_installed("to_control", "control", "control")
+    import control
+
+    model = mean_model(posterior, num_draws)
+    step = in_double_precision(jax.jit(model.step))
+    return control.nlsys(
+        lambda t, x, u, params: np.asarray(step(x, np.atleast_1d(u))[0]),
+        lambda t, x, u, params: np.asarray(step(x, np.atleast_1d(u))[1]),
+        inputs=list(model.series.inputs),
+        outputs=list(model.series.outputs),
+        states=len(model.start),
+        dt=model.series.dt or True,
+        name="gpssm",
+    )
+
+
+Operation = Callable[[Any, list[Any]], list[Any]]
+
+
+def interpret(
+    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], operation: Operation
+) -> list[Any]:
+    """Return the results of a traced program for symbols in place of numbers.
+
+    Parameters
+    ----------
+    jaxpr, consts
+        The program and its constants; programs that it calls are carried out in place.
+    arguments
+        Symbols, or numbers.
+    operation
+        Returns the results of an operation, an equation of the program, on operands of which one is
+        a symbol at least. What depends on no symbol is computed.
+    """
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jax.extend.core.Literal) else values[atom]
+
+    for eqn in jaxpr.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+        inner = next((eqn.params[name] for name in names if name in eqn.params), None)
+        if all(isinstance(operand, NUMBERS) for operand in operands):
+            results = eqn.primitive.bind(*operands, **eqn.params)
+            results = results if eqn.primitive.multiple_results else [results]
+        elif inner is None or eqn.primitive.name in ("scan", "while", "cond"):
+            results = operation(eqn, operands)
+        else:
+            program = getattr(inner, "jaxpr", inner)
+            results = interpret(program, getattr(inner, "consts", ()), operands, operation)
+        values |= dict(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+NUMBERS = (np.ndarray, np.generic, jax.Array, bool, int, float)
+UNARY = (  # that NumPy calls by the same name
+    *("exp", "log1p", "expm1", "tanh", "sin", "cos", "sqrt", "sign"),
+    *("floor", "log", "square", "sinh", "cosh", "tan", "ceil", "abs"),
+)
+# How each operation of a traced program is written in NumPy, from its operands.
+NUMPY = {
+    **{name: f"np.{name}({{0}})" for name in UNARY},
+    "add": "{0} + {1}",
+    "add_any": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "pow": "{0} ** {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "max": "np.maximum({0}, {1})",
+    "min": "np.minimum({0}, {1})",
+    "rem": "np.fmod({0}, {1})",
+    "atan2": "np.arctan2({0}, {1})",
+    "and": "np.logical_and({0}, {1})",
+    "or": "np.logical_or({0}, {1})",
+    "asin": "np.arcsin({0})",
+    "acos": "np.arccos({0})",
+    "atan": "np.arctan({0})",
+    "neg": "-{0}",
+    "rsqrt": "1 / np.sqrt({0})",
+    "logistic": "1 / (1 + np.exp(-{0}))",
+    "is_finite": "np.isfinite({0})",
+    "not": "np.logical_not({0})",
+    "copy": "{0}",
+    "stop_gradient": "{0}",
+    "copy_p": "{0}",
+    "clamp": "np.clip({1}, {0}, {2})",
+    "integer_pow": "{0} ** {y}",
+    "reduce_sum": "np.sum({0}, axis={axes})",
+    "reduce_max": "np.max({0}, axis={axes})",
+    "reduce_min": "np.min({0}, axis={axes})",
+    "reduce_prod": "np.prod({0}, axis={axes})",
+    "reshape": "np.reshape({0}, {new_sizes})",
+    "squeeze": "np.squeeze({0}, axis={dimensions})",
+    "expand_dims": "np.expand_dims({0}, {dimensions})",
+    "transpose": "np.transpose({0}, {permutation})",
+    "convert_element_type": "np.asarray({0}, '{new_dtype}')",
+    "cumsum": "np.cumsum({0}, axis={axis})",
+    "concatenate": "np.concatenate([{operands}], axis={dimension})",
+    "select_n": "np.where({0}, {2}, {1})",
+}
+
+
+def numpy_expression(eqn: Any, operands: list[str]) -> str:
+    """Return an operation of a traced program as an expression in NumPy."""
+    name = eqn.primitive.name
+    if name not in NUMPY or (name == "select_n" and len(operands) != 3):
+        raise TypeError(
+            f"the model's step uses {name}, which has no counterpart in NumPy or CasADi: a mean, "
+            "link or kernel of your own does that. Use posterior.rollout() instead, which needs "
+            "JAX."
+        )
+    return NUMPY[name].format(*operands, operands=", ".join(operands), **eqn.params)

@@ -10,11 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_whole, count, is_whole
+from gpssm.core.text import check_whole, count
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import name_controls
 from gpssm.inference.settings import MethodSettings
@@ -33,12 +32,10 @@ from gpssm.posterior import (
     learning,
     linearisation,
     mean_model,
-    python_control,
     storage,
     update,
 )
 from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.diagnostics import find_notes
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
 
 if TYPE_CHECKING:
@@ -61,11 +58,11 @@ class Posterior:
     Parameters
     ----------
     model
-        The model with the values the fit started from; `model_at` is that of a draw.
+        The model with the values the fit started from.
     draws
         States, one array (chain, draw, T+1, Dx) for each series, in scaled units; weights (chain,
         draw, Dx, M); and by name the leaves that are not fixed. Of a long series, draws may have
-        the states of its last rows only (`dataset.first_states`); `with_states` has these rows.
+        the states of its last rows only (`dataset.first_states`).
     info, warmup
         The sampler's figures for the draws, and for the iterations of the warm-up.
     dataset
@@ -103,31 +100,23 @@ class Posterior:
     learned: Learned | None = None
     comparison: tuple[dict[str, Any], ...] = ()
 
-    condition = conditioning.condition
-    condition_at = conditioning.condition_at
-    extend = update.extend
-    learn = learning.learn
-    predict = conditioning.predict
-    simulate = conditioning.simulate
-    update = update.update
-
     forecast = forecast.forecast
-    rollout = control.rollout
+    simulate = conditioning.simulate
+    predict = conditioning.predict
     smooth = explore.smooth
+    condition = conditioning.condition
+    learn = learning.learn
+    extend = update.extend
+    update = update.update
     transition = explore.transition
-    derivatives = explore.derivatives
-    unknown = explore.unknown
-    relevance = explore.relevance
     linearise = linearisation.linearise
-    static_gain = linearisation.static_gain
-    mean_state = mean_model.mean_state
+    rollout = control.rollout
     export = export.export
     to_casadi = casadi.to_casadi
-    to_control = python_control.to_control
+    to_control = mean_model.to_control
+    to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
-    to_arviz = arviz.to_arviz
-    to_dataframe = arviz.to_dataframe
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
@@ -186,20 +175,6 @@ class Posterior:
         return self.draws.weights.shape[1]
 
     @property
-    def apart(self) -> bool:
-        """Whether chains have models of their own: they differ in what is not sampled.
-
-        They are then several posteriors, and forecasts are the average over them; else all chains
-        are of one.
-        """
-        sampled = self.model.leaves("sample")
-        return any(
-            np.any(leaf[:, -1] != leaf[:1, -1])
-            for name, leaf in self.draws.leaves.items()
-            if name not in sampled
-        )
-
-    @property
     def method(self) -> str:
         """The name of the fit's method."""
         return self.spec.method_name
@@ -210,87 +185,45 @@ class Posterior:
         return not isinstance(self.spec.method, MethodSettings) or self.spec.method.learns
 
     @in_double_precision
-    def model_at(self, chain: int, draw: int) -> GPSSM:
-        """The model with the parameters of one draw."""
-        for name, value, number in (
-            ("chain", chain, self.num_chains),
-            ("draw", draw, self.num_draws),
-        ):
-            if not is_whole(value) or not -number <= value < number:
-                raise IndexError(
-                    f"the posterior has {number} of each {name}, counted from 0; got {value!r}"
-                )
-        return self.model.with_leaves(
-            {name: leaf[chain, draw] for name, leaf in self.draws.leaves.items()}
-        )
-
-    def past_inputs(
-        self, index: int = -1, new_experiment: bool = False
-    ) -> Float[np.ndarray, "K Du"]:
-        """The inputs of the K rows before those to come, K the longest delay.
-
-        NaN where nobody knows them: before a new experiment.
-        """
-        if new_experiment:
-            return self.dataset.past_inputs(index, 0)
-        return self.dataset.past_inputs(index) if self.current is None else self.current.past
-
-    def with_states(self) -> Self:
-        """The posterior with the rows whose states are stored as all its training data.
-
-        Inputs of its dataset are then in the rows on which they act.
-        """
-        if not self.dataset.first_states:
-            return self
-        return replace(self, dataset=self.dataset.with_states())
-
-    def check_states(self, verb: str) -> None:
-        """Refuse what needs the states of all training rows where not all are stored."""
-        if self.dataset.first_states:
-            rows = max(len(series) for series in self.dataset.with_states().experiments)
-            raise ValueError(
-                f"{verb} needs the states of all training rows, and of this long record those of "
-                f"the last {rows} were kept. Fit with keep_states='all', or take "
-                "posterior.with_states(), which has these rows alone."
-            )
-
-    @in_double_precision
-    def chain(self, number: int) -> Self:
-        """The draws of one chain alone, from the end of the training series.
-
-        Chains may settle in different coordinates of the states, so that averages over them can be
-        of nothing.
-        """
-        if not isinstance(number, Integral) or not 0 <= number < self.num_chains:
-            raise IndexError(
-                f"the posterior has {self.num_chains} chains, counted from 0; got chain {number}"
-            )
-        draws, info = jax.tree.map(lambda leaf: leaf[number : number + 1], (self.draws, self.info))
-        model, draws = absorb_common([self.model], draws)
-        learned = self.learned and self.learned.each(lambda leaf: leaf[number : number + 1])
-        return replace(self, model=model, draws=draws, info=info, current=None, learned=learned)
-
-    def thinned(self, most: int) -> Self:
+    def thinned(self, most: int | None = None, *, chain: int | None = None) -> Self:
         """The posterior with at most `most` draws, or one per chain, evenly spaced along each.
 
         Where all draws have one function and one set of parameters, as those of the linear
         baselines, few are kept: a filter finds their states again.
+
+        Parameters
+        ----------
+        most
+            Number of draws; all of them by default.
+        chain
+            The chain whose draws alone are kept, from the end of the training series: chains may
+            settle in different coordinates of the states, so that averages over them mean nothing.
         """
+        posterior = self if chain is None else self._chain(chain)
+        if most is None:
+            return posterior
         check_whole("most", most, 0)
-        leaves = [self.draws.weights, *self.draws.leaves.values()]
+        leaves = [posterior.draws.weights, *posterior.draws.leaves.values()]
         alike = all(not np.ptp(np.asarray(leaf), axis=(0, 1)).any() for leaf in leaves)
         size = max(min(int(most), ALIKE) if alike else int(most), 1)
-        every = -(-self.num_chains * self.num_draws // size)
-        draws, info = jax.tree.map(
-            lambda leaf: np.asarray(leaf)[:, ::every], (self.draws, self.info)
-        )
-        current = self.current and self.current.each(lambda leaf: leaf[:, ::every])
-        learned = self.learned and self.learned.each(lambda leaf: leaf[:, ::every])
-        return replace(self, draws=draws, info=info, current=current, learned=learned)
+        every = -(-posterior.num_chains * posterior.num_draws // size)
+        return posterior._each(lambda leaf: np.asarray(leaf)[:, ::every])
 
-    def with_notes(self, notes: tuple[str, ...] = ()) -> Self:
-        """The posterior with notes of its run, and of what the checks find wrong with it."""
-        return replace(self, notes=(*notes, *find_notes(self)))
+    def _chain(self, chain: int) -> Self:
+        if not isinstance(chain, Integral) or not 0 <= chain < self.num_chains:
+            raise IndexError(
+                f"the posterior has {self.num_chains} chains, counted from 0; got chain {chain}"
+            )
+        part = replace(self, current=None)._each(lambda leaf: leaf[chain : chain + 1])
+        model, draws = absorb_common([part.model], part.draws)
+        return replace(part, model=model, draws=draws)
+
+    def _each(self, function: Callable[[Any], Any]) -> Self:
+        """The posterior with a function of every array that belongs to the draws."""
+        draws, info = jax.tree.map(function, (self.draws, self.info))
+        current = self.current and self.current.each(function)
+        learned = self.learned and self.learned.each(function)
+        return replace(self, draws=draws, info=info, current=current, learned=learned)
 
     def calibrate(
         self,

@@ -327,17 +327,6 @@ class Box(NamedTuple):
         reach = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / reach, -1)
 
-    def inside(
-        self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
-    ) -> Bool[Array, "S P"]:
-        """Whether states are in the box."""
-        return self.away(x, process_variance) <= self.bounds
-
-    def anew(self, lots: Float[Array, "S P"]) -> Float[Array, "S P Dx"]:
-        """Training states of the paths' own draws, by lots in [0, 1)."""
-        rows = jnp.floor(lots * self.num_states).astype(int)
-        return jnp.take_along_axis(self.states, rows[..., None], axis=1)
-
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
         """A box that is wider by how far out of the training data paths start, if most do.
 
@@ -375,18 +364,16 @@ class Emission(NamedTuple):
     ----------
     y
         The outputs.
-    mean, variance
-        Of the law they were drawn from.
-    mean_ahead, variance_ahead
-        Of their law given the state before, which make a smoother mixture over paths; where the
-        emission is not linear and Gaussian, `mean` and `variance`.
+    moments
+        Mean and variance of the law they were drawn from.
+    moments_ahead
+        Those of their law given the state before, which make a smoother mixture over paths; where
+        the emission is not linear and Gaussian, `moments`.
     """
 
     y: Float[Array, "*shape Dy"]
-    mean: Float[Array, "*shape Dy"]
-    variance: Float[Array, "*shape Dy"]
-    mean_ahead: Float[Array, "*shape Dy"]
-    variance_ahead: Float[Array, "*shape Dy"]
+    moments: tuple[Float[Array, "*shape Dy"], Float[Array, "*shape Dy"]]
+    moments_ahead: tuple[Float[Array, "*shape Dy"], Float[Array, "*shape Dy"]]
 
     def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
         """The outputs, their moments, and those given the state before, in the user's units."""
@@ -394,8 +381,7 @@ class Emission(NamedTuple):
         def pair(mean: Array, variance: Array) -> Pair:
             return dataset.decode(mean), dataset.decode_variance(variance)
 
-        ahead = pair(self.mean_ahead, self.variance_ahead)
-        return dataset.decode(self.y), pair(self.mean, self.variance), ahead
+        return dataset.decode(self.y), pair(*self.moments), pair(*self.moments_ahead)
 
 
 class Paths(NamedTuple):
@@ -460,7 +446,7 @@ def run_paths(
 
     def inside(x: Float[Array, "S P Dx"]) -> Bool[Array, "S P"]:
         finite = jnp.isfinite(x).all(-1)
-        return finite if box is None else finite & box.inside(x, noise_variance)
+        return finite if box is None else finite & (box.away(x, noise_variance) <= box.bounds)
 
     def advance(
         carry: Any, inputs: tuple[Array, Array]
@@ -479,7 +465,9 @@ def run_paths(
         lots = _each(jax.random.uniform, step_keys[..., 2])
         if box is not None:
             begin = (~alive & (share_left > MANY))[..., None]
-            anew = jnp.where(begin, box.anew(lots), x)
+            rows = jnp.floor(lots * box.num_states).astype(int)
+            anew = jnp.take_along_axis(box.states, rows[..., None], axis=1)
+            anew = jnp.where(begin, anew, x)
             following = jnp.where(alive[..., None], following, anew)
             moments = moments._replace(
                 mean=jnp.where(begin, anew, moments.mean),
@@ -514,7 +502,7 @@ def emissions(
     def emit(likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Emission:
         mean, variance = likelihood.moments(x)
         y = jax.vmap(lambda key, x: likelihood.sample(key, x[None])[0])(keys, x) if noise else mean
-        return Emission(y, mean, variance, mean, variance)
+        return Emission(y, (mean, variance), (mean, variance))
 
     return eqx.filter_vmap(emit)(likelihood, keys, x)
 
@@ -533,8 +521,7 @@ def look_ahead(likelihood: Likelihood, emission: Emission, moments: Moments) -> 
         mean, noise = likelihood.moments(moments.mean)
         return mean, jnp.matmul(moments.variance, jnp.square(likelihood.C).T) + noise
 
-    mean, variance = eqx.filter_vmap(predict)(likelihood, moments)
-    return emission._replace(mean_ahead=mean, variance_ahead=variance)
+    return emission._replace(moments_ahead=eqx.filter_vmap(predict)(likelihood, moments))
 
 
 def stand_in(

@@ -14,21 +14,21 @@ a Dirichlet prior worth one entry per member: where members are about as good, w
 import dataclasses
 import json
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core import metrics
-from gpssm.core.files import write_atomically
+from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.notebook import card
-from gpssm.core.text import check_flag, check_path, check_whole, percent, to_json
+from gpssm.core.text import check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
@@ -36,10 +36,11 @@ from gpssm.posterior.calibration import Calibration, Needed, estimate, needed_fa
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.learning import MAX_DRAWS
+from gpssm.posterior.learning import MAX_DRAWS, Forgetting
 from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
+from gpssm.posterior.update import Relearn
 from gpssm.posterior.validation import (
     STACKING,
     Fold,
@@ -58,88 +59,6 @@ CONTENTS = "stack.json"  # the file inside a saved stack that names its members
 # Entries are less independent than one for three rows. But weights of few rows then lean on what
 # members are worth, and those of many rows hardly change.
 ROWS_PER_ENTRY = 3
-
-
-class Forecaster(Protocol):
-    """What forecasts from data of its own: a `Posterior`, or a `Stack` of several."""
-
-    @property
-    def dataset(self) -> Dataset:
-        """The training data."""
-        ...
-
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """The seed of the fit."""
-        ...
-
-    @property
-    def seconds(self) -> Seconds:
-        """What the fit took."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What went wrong, if anything did."""
-        ...
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """How much wider intervals are made than the model's."""
-        ...
-
-    def forecast(self, *args: Any, **options: Any) -> Forecast:
-        """Paths of the outputs after the end of the data."""
-        ...
-
-    def simulate(self, *args: Any, **options: Any) -> Forecast:
-        """Paths of a new experiment."""
-        ...
-
-    def predict(self, *args: Any, **options: Any) -> Forecast:
-        """Some steps ahead, all along a series."""
-        ...
-
-    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-        """Outputs along a training series, given all of it."""
-        ...
-
-    def condition(self, *args: Any, **options: Any) -> "Forecaster":
-        """The state after new rows."""
-        ...
-
-    def condition_at(self, *args: Any, **options: Any) -> Iterator["Forecaster"]:
-        """The state at several rows of a series."""
-        ...
-
-    def learn(self, *args: Any, **options: Any) -> "Forecaster":
-        """State and weights after new rows."""
-        ...
-
-    def update(self, *args: Any, **options: Any) -> "Forecaster":
-        """Draws given the old rows and the new."""
-        ...
-
-    def thinned(self, most: int) -> Self:
-        """The same with fewer draws."""
-        ...
-
-    def with_states(self) -> Self:
-        """The same with the rows whose states are stored as training data."""
-        ...
-
-    def summary(self) -> "Summary":
-        """One page about it."""
-        ...
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write it to a file."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -292,14 +211,20 @@ class Stack:
         one_function: bool = False,
     ) -> Forecast:
         """The mixture of the members' forecasts; see `Posterior.forecast`."""
-        options = {"seed": seed, "noise": noise, "index": index, "bounds": bounds}
-        options["one_function"] = one_function
-
-        def of(member: Posterior, paths: int) -> Forecast:
-            return member.forecast(horizon, u, num_paths=paths, **options)
-
-        joint = self._mix(of, num_paths)
-        return widened(joint, self.calibration, 1 + np.arange(joint.horizon), calibrated)
+        return self._mix(
+            lambda member, paths: member.forecast(
+                horizon,
+                u,
+                num_paths=paths,
+                seed=seed,
+                noise=noise,
+                index=index,
+                bounds=bounds,
+                one_function=one_function,
+            ),
+            num_paths,
+            calibrated,
+        )
 
     def simulate(
         self,
@@ -315,14 +240,20 @@ class Stack:
         calibrated: bool | None = None,
     ) -> Forecast:
         """The mixture of the members' simulations; see `Posterior.simulate`."""
-        options = {"horizon": horizon, "num_particles": num_particles, "seed": seed}
-        options |= {"noise": noise, "bounds": bounds}
-
-        def of(member: Posterior, paths: int) -> Forecast:
-            return member.simulate(u, warmup, num_paths=paths, **options)
-
-        joint = self._mix(of, num_paths)
-        return widened(joint, self.calibration, 1 + np.arange(joint.horizon), calibrated)
+        return self._mix(
+            lambda member, paths: member.simulate(
+                u,
+                warmup,
+                horizon=horizon,
+                num_particles=num_particles,
+                num_paths=paths,
+                seed=seed,
+                noise=noise,
+                bounds=bounds,
+            ),
+            num_paths,
+            calibrated,
+        )
 
     def predict(
         self,
@@ -339,15 +270,22 @@ class Stack:
         calibrated: bool | None = None,
     ) -> Forecast:
         """The mixture of the members' predictions; see `Posterior.predict`."""
-        options = {"new_experiment": new_experiment, "num_particles": num_particles, "seed": seed}
-        options |= {"noise": noise, "index": index, "bounds": bounds}
-
-        def of(member: Posterior, paths: int) -> Forecast:
-            return member.predict(series, steps, num_paths=paths, **options)
-
-        joint = self._mix(of, num_paths)
-        ahead = np.minimum(1 + np.arange(joint.horizon), steps)
-        return widened(joint, self.calibration, ahead, calibrated)
+        return self._mix(
+            lambda member, paths: member.predict(
+                series,
+                steps,
+                new_experiment=new_experiment,
+                num_paths=paths,
+                num_particles=num_particles,
+                seed=seed,
+                noise=noise,
+                index=index,
+                bounds=bounds,
+            ),
+            num_paths,
+            calibrated,
+            steps,
+        )
 
     def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
         """The mixture of the members' smoothed outputs; see `Posterior.smooth`.
@@ -363,6 +301,27 @@ class Stack:
         imputed = np.where(np.isnan(y), joint.mean, y)
         return dataclasses.replace(joint, states=states, imputed=imputed)
 
+    def extend(
+        self,
+        series: Any,
+        relearn: Relearn = None,
+        *,
+        new_experiment: bool = False,
+        seed: int | None = None,
+        index: int = -1,
+    ) -> Self:
+        """Every member after new rows, with unchanged weights; see `Posterior.extend`.
+
+        Members whose method does not learn as it samples, such as linear models, are conditioned.
+        """
+        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
+
+        def after(member: Posterior) -> Posterior:
+            conditions = relearn in ("weights", "all") and not member.learns
+            return member.extend(series, None if conditions else relearn, **shared)
+
+        return self._each(after)
+
     def condition(
         self,
         series: Any,
@@ -372,52 +331,36 @@ class Stack:
         seed: int = 0,
         index: int = -1,
     ) -> Self:
-        """Every member conditioned on new rows, with unchanged weights: `Posterior.condition`."""
-        options = {"new_experiment": new_experiment, "num_particles": num_particles}
-        options |= {"seed": seed, "index": index}
-        return self._each(lambda member: member.condition(series, **options))
-
-    def condition_at(
-        self,
-        series: Any,
-        rows: Sequence[int],
-        *,
-        new_experiment: bool = False,
-        num_particles: int | None = None,
-        seed: int = 0,
-        index: int = -1,
-    ) -> Iterator[Self]:
-        """`condition` on the first r rows for each r in `rows`; see `Posterior.condition_at`."""
-        options = {"new_experiment": new_experiment, "num_particles": num_particles}
-        options |= {"seed": seed, "index": index}
-        members = self.members.values()
-        with distinct_warnings():
-            passes = [member.condition_at(series, rows, **options) for member in members]
-        return map(self.with_members, zip(*passes, strict=True))
+        """`extend(series)`, with its own options; see `Posterior.condition`."""
+        return self._each(
+            lambda member: member.condition(
+                series,
+                new_experiment=new_experiment,
+                num_particles=num_particles,
+                seed=seed,
+                index=index,
+            )
+        )
 
     def learn(
         self,
         series: Any,
         *,
-        forgetting: float | Sequence[float] | Literal["auto"] | None = None,
+        forgetting: Forgetting = None,
         new_experiment: bool = False,
         max_draws: int = MAX_DRAWS,
         seed: int = 0,
         index: int = -1,
     ) -> Self:
-        """Every member after learning from new rows, with the same weights; see `Posterior.learn`.
-
-        Members whose method does not learn as it samples, such as linear models, are conditioned.
-        """
-        shared = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        options = {"forgetting": forgetting, "max_draws": max_draws}
-
-        def after(member: Posterior) -> Posterior:
-            if member.learns:
-                return member.learn(series, **options, **shared)
-            return member.condition(series, **shared)
-
-        return self._each(after)
+        """`extend(series, "weights")`, with its own options; see `Posterior.learn`."""
+        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
+        return self._each(
+            lambda member: (
+                member.learn(series, forgetting=forgetting, max_draws=max_draws, **shared)
+                if member.learns
+                else member.condition(series, **shared)
+            )
+        )
 
     def update(
         self,
@@ -430,19 +373,17 @@ class Stack:
         progress: Mode = False,
         index: int = -1,
     ) -> Self:
-        """Every member sampled anew with new rows, and the same weights; see `Posterior.update`.
-
-        Members whose method does not learn as it samples, such as linear models, are conditioned.
-        """
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "index": index}
-        options = {"num_warmup": num_warmup, "num_draws": num_draws, "progress": progress}
-
-        def after(member: Posterior) -> Posterior:
-            if member.learns:
-                return member.update(series, seed=seed, **options, **shared)
-            return member.condition(series, seed=seed or 0, **shared)
-
-        return self._each(after)
+        """`extend(series, "all")`, with its own options; see `Posterior.update`."""
+        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
+        return self._each(
+            lambda member: (
+                member.update(
+                    series, num_warmup=num_warmup, num_draws=num_draws, progress=progress, **shared
+                )
+                if member.learns
+                else member.extend(series, **shared)
+            )
+        )
 
     def calibrate(
         self,
@@ -470,14 +411,6 @@ class Stack:
             for name, member in self.members.items()
         )
 
-    def with_states(self) -> Self:
-        """Every member with the rows whose states are stored as all its training data."""
-        return self._each(lambda member: member.with_states())
-
-    def with_notes(self, notes: Iterable[str] = ()) -> Self:
-        """The stack with these notes before its own."""
-        return dataclasses.replace(self, notes=(*notes, *self.notes))
-
     def summary(self) -> "Summary":
         """One page: what is mixed, and what was fitted; see `Posterior.summary`.
 
@@ -495,11 +428,7 @@ class Stack:
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file for `gpssm.load`: a zip of what members save."""
-        check_flag("overwrite", overwrite)
-        if check_path(path).exists() and not overwrite:
-            raise FileExistsError(
-                f"{path} exists. Pass overwrite=True to replace it, or name another file."
-            )
+        target = check_target(path, overwrite)
         contents = {
             "names": list(self.members),
             "weights": self.weights.tolist(),
@@ -509,17 +438,28 @@ class Stack:
 
         def write(file: Any) -> None:
             with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
-                archive.writestr(CONTENTS, to_json(contents))
+                archive.writestr(
+                    CONTENTS, to_json(contents | {"checksum": digest(to_json(contents))})
+                )
                 for number, member in enumerate(self.members.values()):
                     dataclasses.replace(member, calibration=self.calibration).save(
                         Path(folder) / f"{number}.nc"
                     )
                     archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
 
-        write_atomically(Path(path), write)
+        write_atomically(target, write)
 
-    def _mix(self, of: Callable[[Posterior, int], Forecast], num_paths: int) -> Forecast:
-        """The forecasts of all members joined, each with its share of the paths."""
+    def _mix(
+        self,
+        of: Callable[[Posterior, int], Forecast],
+        num_paths: int,
+        calibrated: bool | None,
+        steps: int | None = None,
+    ) -> Forecast:
+        """The forecasts of all members joined, each with its share of the paths, and calibrated.
+
+        Rows are forecast so many `steps` ahead at most.
+        """
         check_whole("num_paths", num_paths, 1)
         with distinct_warnings(3):
             parts = []
@@ -527,7 +467,9 @@ class Stack:
                 # A few numbers of paths, so that programs serve mixtures of any weights.
                 more = 2 ** (paths - 1).bit_length()
                 parts.append(of(self.members[name], more).thinned(paths))
-            return Forecast.join(parts)
+        joint = Forecast.join(parts)
+        ahead = np.minimum(1 + np.arange(joint.horizon), steps or joint.horizon)
+        return widened(joint, self.calibration, ahead, calibrated)
 
     def _shares(self, total: int) -> dict[str, int]:
         """The share of so many things that each member has, by name."""
@@ -543,19 +485,19 @@ class Stack:
         return dataclasses.replace(self, members=members)
 
 
+Forecaster = Posterior | Stack  # what forecasts from data of its own
+
+
 def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
     """The posteriors of single models that a forecaster consists of: itself, or its members."""
-    if isinstance(forecaster, Stack):
-        return list(forecaster.members.values())
-    assert isinstance(forecaster, Posterior)
-    return [forecaster]
+    return list(forecaster.members.values()) if isinstance(forecaster, Stack) else [forecaster]
 
 
 def leading_member(forecaster: Forecaster) -> Posterior:
     """The single model to show of a forecaster: a posterior itself, or a stack's leading member."""
     if isinstance(forecaster, Stack):
         return forecaster.members[forecaster.leading]
-    return single_posteriors(forecaster)[0]
+    return forecaster
 
 
 def draws_outputs(forecaster: Forecaster) -> bool:
@@ -586,6 +528,8 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
                         f"{CONTENTS}."
                     )
                 contents = json.loads(archive.read(CONTENTS))
+                if contents.pop("checksum") != digest(to_json(contents)):
+                    raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
                 names = [str(name) for name in contents["names"]]
                 files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
             members = {

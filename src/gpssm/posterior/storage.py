@@ -23,11 +23,11 @@ posterior, and finite numbers, or the file is refused with the name of the part 
 """
 
 import datetime
-import errno
 import functools
 import importlib.metadata
 import io
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -41,6 +41,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.text import check_path, demand, demand_shape
+from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.methods.spec import Spec
@@ -48,7 +49,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.descriptions import Arrays, NotAsSaved, describe, restore, user_parts
-from gpssm.posterior.draws import CurrentState, Learned, Seconds
+from gpssm.posterior.draws import CurrentState, FilterState, Learned, Seconds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -157,19 +158,14 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
             f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}"
         )
     path = check_path(path)
-    if not path.exists():
-        raise FileNotFoundError(
-            errno.ENOENT, "there is no such file; posterior.save(path) writes one", str(path)
-        )
-    if not path.is_file():
-        raise ValueError(f"{path} is no file. Give the path of a file that posterior.save wrote.")
     try:
         # Opened once: another process may put a newer file in its place meanwhile.
         with open(path, "rb") as file:
             signature = file.read(len(SIGNATURE))
             tree = _read_tree(file, path) if signature == SIGNATURE else None
     except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be opened ({error.strerror})") from None
+        message = f"{path} cannot be opened ({error.strerror}); posterior.save(path) writes a file"
+        raise type(error)(error.errno, message) from None
     if tree is None:
         raise ValueError(
             f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
@@ -255,7 +251,7 @@ def from_tree(
         chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
         warnings.warn(
             f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain {chains}; "
-            "posterior.chain(number) takes one chain alone",
+            "posterior.thinned(chain=k) takes one chain alone",
             stacklevel=4,
         )
     return fields
@@ -449,12 +445,25 @@ def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:
     demand("seconds", numeric, "are no numbers")
     draws, dataset = fields["draws"], fields["dataset"]
     _check_draws(fields)
-    if fields["current"] is not None:
-        fields["current"].check(draws, dataset)
-    if fields["learned"] is not None:
-        fields["learned"].check(draws)
-    if fields["calibration"] is not None:
-        fields["calibration"].check(len(dataset.outputs))
+    axes = draws.weights.shape[:2]
+    dim = draws.states[0].shape[-1]
+    if (current := fields["current"]) is not None:
+        _check_filter("current", current, axes, dim)
+        demand("current.clock", isinstance(current.clock, Clock | None), "is no clock")
+        past = (max(dataset.delay, default=0), len(dataset.inputs))
+        demand_shape("current.past", current.past, *past)
+    if (learned := fields["learned"]) is not None:
+        _check_filter("learned", learned, axes, dim + math.prod(draws.weights.shape[2:]))
+        demand("learned.particles", learned.state.particles is None, "cannot be")
+        demand_shape("learned.rates", learned.rates, *axes)
+        valid = np.all((learned.rates > 0) & (learned.rates <= 1))
+        demand("learned.rates", valid, "are not in (0, 1]")
+    if (calibration := fields["calibration"]) is not None:
+        shape = (calibration.horizon or 1, len(dataset.outputs))
+        demand_shape("calibration.factors", calibration.factors, *shape)
+        demand_shape("calibration.coverage", calibration.coverage, *shape)
+        demand_shape("calibration.effective", calibration.effective, shape[0])
+        demand("calibration.factors", np.isfinite(calibration.factors).all(), "are not finite")
     _check_model(fields["model"], dataset.experiments[0], traceable)
     finite = np.all(
         [
@@ -465,6 +474,21 @@ def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:
     )
     demand("draws", finite.any(), "has no draw that is finite")
     return finite
+
+
+def _check_filter(
+    name: str, filtered: CurrentState | Learned, axes: tuple[int, ...], size: int
+) -> None:
+    """Check what a filter knows of so many coordinates under each draw."""
+    demand(f"{name}.rows", type(filtered.rows) is int and filtered.rows >= 0, "is no number")
+    demand(f"{name}.state", isinstance(filtered.state, FilterState), "is no state of a filter")
+    coordinates = {"mean": (size,), "covariance": (size, size), "surprise": ()}
+    particles = filtered.state.particles
+    if particles is not None:
+        number = np.shape(particles)[-2:-1]
+        coordinates |= {"particles": (*number, size), "log_weights": number}
+    for part, shape in coordinates.items():
+        demand_shape(f"{name}.state.{part}", getattr(filtered.state, part), *axes, *shape)
 
 
 def _check_draws(fields: Mapping[str, Any]) -> None:

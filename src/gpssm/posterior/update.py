@@ -15,7 +15,14 @@ from gpssm.inference.runner import Runtime, run_chains
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods import METHODS
 from gpssm.posterior.conditioning import begin, condition, filter_rows
-from gpssm.posterior.draws import Seconds, absorb_common
+from gpssm.posterior.diagnostics import with_notes
+from gpssm.posterior.draws import (
+    Seconds,
+    absorb_common,
+    check_states,
+    differ_in_model,
+    model_of,
+)
 from gpssm.posterior.learning import learn
 from gpssm.starts.build import Start
 
@@ -55,17 +62,11 @@ def extend(
     -------
     Posterior
     """
-    options: dict[str, Any] = {"new_experiment": new_experiment, "index": index}
-    if seed is not None:
-        options["seed"] = seed
-    match relearn:
-        case None:
-            return condition(posterior, series, **options)
-        case "weights":
-            return learn(posterior, series, **options)
-        case "all":
-            return update(posterior, series, **options)
-    raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
+    verbs = {None: condition, "weights": learn, "all": update}
+    if not isinstance(relearn, str | None) or relearn not in verbs:
+        raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
+    options: dict[str, Any] = {} if seed is None else {"seed": seed}
+    return verbs[relearn](posterior, series, new_experiment=new_experiment, index=index, **options)
 
 
 @in_double_precision
@@ -107,7 +108,7 @@ def update(
     -------
     Posterior
     """
-    posterior.check_states("update")
+    check_states(posterior, "update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
             "this posterior has been conditioned on rows that it has not learned from: update the "
@@ -125,9 +126,9 @@ def update(
     # own last draw where chains have models of their own.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     starts = []
-    for chain in range(posterior.num_chains) if posterior.apart else [best]:
+    for chain in range(posterior.num_chains) if differ_in_model(posterior) else [best]:
         states = extend_states(posterior, chain, rows, new_experiment, seed, index)
-        starts.append(Start(posterior.model_at(chain, -1), states))
+        starts.append(Start(model_of(posterior, chain, -1), states))
     runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
     sample = run_chains(method, starts, list(dataset.scaled), runtime)
     model, draws = absorb_common([start.model for start in starts], sample.draws)
@@ -142,7 +143,8 @@ def update(
         seed=seed,
         current=None,
         learned=None,
-    ).with_notes(sample.notes)
+    )
+    updated = with_notes(updated, sample.notes)
     for note in updated.notes:
         warnings.warn(note, stacklevel=4)
     return updated

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.data.series import Series
+from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import HORIZON, Forecast
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def rolling_forecasts(
     Parameters
     ----------
     posteriors : iterable of Posterior or Stack
-        The posterior at each origin, such as `posterior.condition_at(rows, origins)` or
+        The posterior at each origin, such as `condition_at(posterior, rows, origins)` or
         `extended(posterior, rows, origins, "learn")`.
     rows : Series
         The rows to forecast, in the user's units.
@@ -321,7 +322,8 @@ def held_out_forecasts(
         settling = settling_rows(len(rows), fold.before)
         fitting = scheme.within(len(rows) - settling)
         origins = fitting.origins(len(rows), settling)
-        at_origins = posterior.condition_at(
+        at_origins = condition_at(
+            posterior,
             rows,
             origins,
             new_experiment=fold.before,

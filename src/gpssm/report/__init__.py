@@ -6,18 +6,21 @@ The page needs nothing but itself: pictures, numbers, style and script are insid
 itself any request.
 """
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gpssm.core.files import write_atomically
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import printable
+from gpssm.core.text import figure, percent, printable
 from gpssm.evaluation.baselines import BASELINES
 from gpssm.evaluation.examine import Examination, examine
 from gpssm.posterior.stack import Forecaster
 from gpssm.report.content import compose
-from gpssm.report.page import render
 
 __all__ = ["BASELINES", "make_report", "write_report"]
 
@@ -27,8 +30,7 @@ def make_report(
     posterior: Forecaster | Examination,
     *,
     test: Any = None,
-    inputs: Any = None,
-    baselines: Sequence[str] | Mapping[str, Forecaster] = BASELINES,
+    baselines: Sequence[str] = BASELINES,
     title: str | None = None,
     pictures: Mapping[str, bytes] | None = None,
     files: Mapping[str, str] | None = None,
@@ -38,20 +40,21 @@ def make_report(
     Parameters
     ----------
     posterior
-        The fit, or its examination: then `test`, `inputs` and `baselines` play no part.
-    test, inputs, baselines
+        The fit, or its examination: then `test` and `baselines` play no part.
+    test, baselines
         As in `evaluation.examine.examine`.
     title
         The heading of the page.
     pictures
-        PNG images that are drawn already, by the names of `report.pictures.WORDS`.
+        PNG images that are drawn already, by the names of `report.pictures.WORDS`; by default all
+        are drawn.
     files
         Texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
     """
     examination = posterior
     if not isinstance(examination, Examination):
-        examination = examine(examination, test, inputs=inputs, baselines=baselines)
-    page = render(examination, compose(examination, title, pictures or {}, files or {}))
+        examination = examine(examination, test, baselines=baselines)
+    page = render(examination, compose(examination, title, pictures, files or {}))
     # For those who look at it in a terminal.
     return "\n".join(map(printable, page.replace("\t", " ").split("\n")))
 
@@ -62,3 +65,52 @@ def write_report(posterior: Forecaster | Examination, path: str | Path, **option
     text = make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))
     return path
+
+
+def render(examination: Examination, content: Mapping[str, Any]) -> str:
+    """The page of an examination and of what `compose` made of it.
+
+    Text is escaped by the template engine. Script and style are the package's own, and only they
+    may run: the page's security policy names them by hash, so that nothing that came with the data
+    ever could.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": figure, "percent": percent, "embedded": embedded}
+    template, style, script = (
+        resources.files("gpssm.report").joinpath(name).read_text(encoding="utf-8")
+        for name in ("template.html.j2", "style.css", "script.js")
+    )
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return environment.from_string(template).render(
+        examination=examination,
+        page=content,
+        style=style,
+        script=script,
+        policy=policy,
+        symbols={"good": "✓", "caution": "!", "problem": "✕", "unknown": "–"},
+        levels={
+            "good": "Good",
+            "caution": "Caution",
+            "problem": "Problem",
+            "unknown": "Not applicable",
+        },
+    )
+
+
+def embedded(thing: Any) -> Any:
+    """JSON for a script element, which nothing inside it can end."""
+    from markupsafe import Markup
+
+    text = json.dumps(thing, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -22,12 +22,6 @@ from gpssm.posterior.forecast import Forecast
 
 MODEL = "model"  # the key of the fit that the report is about
 LEVELS = (0.5, 0.9)
-DIGITS = 5
-HOUR, DAY = 3600, 86400
-ROUND = (
-    *(1, 5, 15, 30, 60, 300, 900, 1800, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR),
-    *(DAY, 2 * DAY, 5 * DAY, 10 * DAY, 30 * DAY, 90 * DAY, 365 * DAY),
-)  # seconds between labels of an axis
 FIT_ROWS = 1500  # of the fit that are drawn, the last ones
 
 Group = dict[str, Any]
@@ -66,7 +60,7 @@ def numbers(values: Values) -> list[float | None]:
     """Values to five digits, more where they hardly differ; null where there is none."""
     finite = values[np.isfinite(values)]
     span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
-    digits = min(DIGITS + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else DIGITS
+    digits = min(5 + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else 5
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
@@ -184,7 +178,10 @@ def _round_times(clock: Clock, begin: int) -> Group:
     """The row of a midnight, and after how many rows times are round; empty if rows miss them."""
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
-    sizes = [round(seconds / clock.dt) for seconds in ROUND if seconds % clock.dt == 0]
+    # Labels of an axis may be so many seconds, hours or days apart.
+    lengths = [1, 5, 15, 30, 60, 300, 900, 1800, *(3600 * hours for hours in (1, 3, 6, 12))]
+    lengths += [86400 * days for days in (1, 2, 5, 10, 30, 90, 365)]
+    sizes = [round(seconds / clock.dt) for seconds in lengths if seconds % clock.dt == 0]
     if clock.calendar or midnight % 1 or not sizes:
         return {}
     return {"midnight": int(midnight), "steps": sizes}

@@ -12,10 +12,13 @@ from gpssm import __version__
 from gpssm.core.files import digest
 from gpssm.core.metrics import coverage
 from gpssm.core.table import Table
-from gpssm.core.text import percent, to_csv, to_json
+from gpssm.core.text import count, join_names, percent, to_csv, to_json
 from gpssm.data.series import Series
+from gpssm.evaluation.assessment import OutputSummary
 from gpssm.evaluation.examine import Examination
+from gpssm.evaluation.summary import Summary
 from gpssm.posterior.checks import doubts, headline, worst
+from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.stack import leading_member, smoothed_outputs
 from gpssm.report.charts import (
@@ -27,24 +30,19 @@ from gpssm.report.charts import (
     forecast_group,
     keys_of,
 )
-from gpssm.report.pictures import embed_pictures
-from gpssm.report.words import in_sentences
+from gpssm.report.pictures import WORDS, draw_pictures, figures_of, page_pictures
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MOST_EXPERIMENTS = 8  # whose fits are drawn: the last ones
-# Of the forecast: steps, and steps times outputs, so that the file stays small.
-MOST_STEPS, MOST_VALUES = 500, 2500
 
 
 def compose(
     examination: Examination,
     title: str | None,
-    pictures: Mapping[str, bytes],
+    pictures: Mapping[str, bytes] | None,
     files: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything that the template shows beside the examination; missing pictures are drawn.
+    """Everything that the template shows beside the examination.
 
     `methods` are the names of the entries of the rolling comparison by their keys on the page, and
     `experiments` those of the training series whose fits are drawn by the names of their charts.
@@ -53,15 +51,15 @@ def compose(
     rolling = examination.rolling
     raw = posterior.dataset.experiments
     history = raw[-1]
-    steps = min(MOST_STEPS, max(MOST_VALUES // history.output_dim, HORIZON))
+    steps = min(500, max(2500 // history.output_dim, HORIZON))  # so that the file stays small
     shown = {name: forecast[:steps] for name, forecast in examination.forecasts.items()}
     hidden = examination.forecast.horizon - shown[examination.method].horizon
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
-    # The last experiment was looked at already; the others can be picked.
-    smoothed = posterior.with_states()
+    # The last experiment was looked at already; the seven before it can be picked.
+    smoothed = stored_rows(posterior)
     experiments = {}
     charts = [forecast_group(shown, history, examination.test, switched_on)]
-    for index in range(max(len(raw) - MOST_EXPERIMENTS, 0), len(raw)):
+    for index in range(max(len(raw) - 8, 0), len(raw)):
         last = index == len(raw) - 1
         key = "fit" if last else f"fit-{index}"
         experiments[key] = raw[index].name or f"Experiment {index + 1}"
@@ -69,7 +67,11 @@ def compose(
         outputs = outputs if last else smoothed_outputs(smoothed, index)
         charts.append(fit_group(*outputs, smoothed.dataset.experiments[index], key))
     charts.append(error_group(rolling, switched_on))
-    drawn, failures = embed_pictures(examination, pictures)
+    failures = []
+    if pictures is None:
+        figures = figures_of(examination)
+        chosen = {name: figures[name] for name in WORDS if name in figures}
+        pictures, failures = draw_pictures(chosen)
     tables = settings_tables(examination)
     frame = examination.forecast.to_dataframe(LEVELS)
     texts = {
@@ -94,13 +96,13 @@ def compose(
         "units": {name: history.units.get(name, "") for name in history.outputs},
         "charts": {chart["id"]: chart for chart in charts},
         "forecast": forecast_tables(frame[:steps], examination.test),
-        "future": examination.future
+        "future": examination.future.words
         + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
         "fitted": fitted,
-        "pictures": drawn,
+        "pictures": page_pictures(examination, pictures),
         "tables": tables,
         "downloads": {name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
-        "troubles": (*posterior.notes, *examination.failures, *failures),
+        "troubles": (*examination.summary.sampling.notes, *examination.failures, *failures),
     }
 
 
@@ -168,10 +170,9 @@ def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:
         for name, value in examination.posterior.seconds._asdict().items()
     }
     libraries = ("jax", "jaxlib", "numpy", "equinox")
-    return {
-        "Method": ({"member of the mixture": summary.leading} if summary.leading else {})
-        | _flat(spec)
-        | roles,
+    mixture = {"Mixture": dict(summary.weights)} if summary.leading else {}
+    return mixture | {
+        f"Method of {summary.leading}" if mixture else "Method": _flat(spec) | roles,
         "Data": {
             "series": ", ".join(
                 f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
@@ -211,3 +212,87 @@ def data_uri(name: str, text: str) -> str:
     kinds = {"csv": "text/csv", "json": "application/json"}
     kind = kinds.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};charset=utf-8,{quote(text, safe=',:;()[]{}')}"
+
+
+SAMPLED = {
+    "good": "Chains agree about outputs and forecasts, and there are enough draws.",
+    "fair": "Chains agree fairly well about outputs and forecasts: means and intervals are usable, "
+    "their last digit is not.",
+    "poor": "Chains do not agree about outputs and forecasts: take everything below as "
+    "provisional.",
+}
+# Where chains have models of their own.
+SEPARATE = {
+    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and "
+    "forecasts.",
+    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average "
+    "over them, and intervals hold what they do not agree on: usable, but for their last digit.",
+    "poor": "Chains from different starts have not converged, or have found different models: take "
+    "everything below as provisional.",
+}
+
+
+def in_sentences(summary: Summary) -> list[str]:
+    """The model and its data, the sampling, each output, and how nonlinear it is."""
+    sampled = SEPARATE if summary.sampling.separate else SAMPLED
+    return [
+        _fitted(summary),
+        sampled[summary.sampling.verdict],
+        *(_about_output(output, summary) for output in summary.training.outputs),
+        *([_nonlinear(summary.training.nonlinear_change)] if summary.facts.kernel else []),
+    ]
+
+
+def _fitted(summary: Summary) -> str:
+    facts = summary.facts
+    kind = "Gaussian process state-space" if facts.kernel else "linear"
+    model = f"{kind} model with {count(facts.states, 'hidden state')}"
+    single = ""
+    if summary.leading:
+        weights = [f"{name} ({percent(weight)})" for name, weight in summary.weights.items()]
+        single = f" The paragraphs below are about its member {summary.leading}, a {model}."
+        model = f"mixture of {join_names(weights)}"
+    names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
+    data = join_names(names)
+    if len(names) > 4:
+        data = f"{len(names)} series with {sum(facts.rows)} rows in all"
+    inputs = ", without inputs"
+    if facts.inputs:
+        inputs = f", driven by {join_names(facts.delayed_inputs)}"
+    missing = ""
+    if facts.missing:
+        missing = f" {percent(facts.missing)} of the outputs are missing and were filled in."
+    return (
+        f"A {model} was fitted to {data}. It explains {join_names(facts.outputs)}{inputs}."
+        f"{missing}{single}"
+    )
+
+
+def _about_output(output: OutputSummary, summary: Summary) -> str:
+    unit = f" {output.unit}" if output.unit else ""
+    near, far = (
+        f"{error:.3g}{unit} ({percent(error / (output.spread or 1.0))}"
+        for error in (output.one_step_error, output.free_run_error)
+    )
+    fades = (
+        "A forecast stays less than half as uncertain as knowing nothing for "
+        f"{len(summary.training.widening)} steps and more."
+    )
+    if output.half:
+        steps = count(output.half, "step")
+        fades = f"A forecast is half as uncertain as knowing nothing after {steps}."
+    return (
+        f"{output.name} varies by {output.spread:.3g}{unit} (standard deviation). One step ahead "
+        f"the model errs by {near} of that), over {summary.training.horizon} steps without further "
+        f"outputs by {far}), on the same training rows. {fades}"
+    )
+
+
+def _nonlinear(share: float) -> str:
+    """How nonlinear the dynamics are, by what no linear map explains of the states' changes."""
+    words = "clearly nonlinear" if share > 0.1 else "somewhat nonlinear"
+    words = "practically linear" if share < 0.01 else words
+    return (
+        f"The dynamics are {words}: a linear map leaves {percent(share)} of the change from step "
+        "to step unexplained."
+    )

@@ -1,26 +1,23 @@
-"""The static pictures of the page, with what they show in words for those who cannot see them."""
+"""The figures of an examination, drawn from what was computed once, and their captions."""
 
 import base64
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpssm.evaluation.checks import ONE_STEP
 from gpssm.evaluation.examine import Examination
+from gpssm.inference.progress import Mode, tracked
+from gpssm.model.means import Wired
+from gpssm.plots import forecasts, posteriors
+from gpssm.plots.dynamics import plot_transition, plot_wiring
 from gpssm.plots.style import to_png
-from gpssm.report.figures import figures_of
+from gpssm.posterior.stack import leading_member
 
-DPI = 140
-
-
-class Picture(NamedTuple):
-    """A PNG as a data URI, its text alternative, its caption and its size."""
-
-    source: str
-    alt: str
-    caption: str
-    width: int
-    height: int
-
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The text alternative and the caption of each picture, in the order in which they are drawn.
 WORDS = {
@@ -42,10 +39,10 @@ WORDS = {
         "in the shade: what sticks out is structure that the model has missed.",
     ),
     "transition": (
-        "The learned transition function: how the states move on from where they are.",
-        "The learned dynamics in the model's own (scaled) states, with inputs at their medians. "
-        "Hatching or red, if there is any, marks where the data say little and the model falls "
-        "back on its prior.",
+        "The learned transition function: how the states move on along slices through the data.",
+        "The learned dynamics in the model's own (scaled) states, along the directions in which "
+        "the data vary most. Red, if there is any, marks where the data say little and the model "
+        "falls back on its prior.",
     ),
     "wiring": (
         "Which state and input enters which transition, and how much each of them moves it.",
@@ -73,44 +70,91 @@ WORDS = {
         "What the data changed: priors in grey, posteriors in blue, optimised values as marks.",
     ),
 }
-SINGLE = ("transition", "wiring", "states", "ess", "traces", "parameters")  # of one model
 
 
-def embed_pictures(
-    examination: Examination, pictures: Mapping[str, bytes]
-) -> tuple[dict[str, Picture], list[str]]:
-    """Every picture of the page by name, and a sentence for each that could not be drawn.
+def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
+    """A function for each figure that there are data for, by name."""
+    posterior = examination.posterior
+    member = leading_member(posterior)
+    test = examination.test
+    experiments = posterior.dataset.experiments
+    history = experiments[-1]
+    last = len(experiments) - 1
+    actual = None if test is None else test[: examination.forecast.horizon]
+    rolling = examination.rolling.own
+    pairs = [
+        (forecast, rolling.series[origin:])
+        for origin, forecast in zip(rolling.origins.tolist(), rolling.forecasts, strict=True)
+    ]
+    series = list(experiments)
+    if test is not None:
+        y = np.concatenate([history.y, test.y])
+        series = [replace(history, y=y, u=np.concatenate([history.u, test.u]))]
+    smoothed = (examination.smoothed, examination.observed)
+    figures = {
+        "series": lambda: forecasts.plot_series(series, len(history)),
+        "forecast": lambda: forecasts.plot_forecast(examination.forecast, actual, history),
+        "comparison": lambda: forecasts.plot_comparison(examination.forecasts, actual, history),
+        "calibration": lambda: forecasts.plot_calibration(pairs),
+        "smoothed": lambda: posteriors.plot_smoothed(posterior, last, smoothed),
+        "residuals": lambda: posteriors.draw_residuals(examination.residuals),
+        "states": lambda: posteriors.plot_states(member, last),
+        "transition": lambda: plot_transition(member),
+        "traces": lambda: posteriors.plot_traces(member),
+        "ess": lambda: posteriors.plot_ess(member, examination.diagnostics),
+        "parameters": lambda: posteriors.plot_parameters(member),
+    }
+    if isinstance(member.model.mean, Wired):
+        figures["wiring"] = lambda: plot_wiring(member)
+    return figures
+
+
+def draw_pictures(
+    figures: Mapping[str, Callable[[], "Figure"]], progress: Mode = False
+) -> tuple[dict[str, bytes], list[str]]:
+    """Figures as PNG images by name, and a sentence for each that could not be drawn.
 
     Parameters
     ----------
-    examination
-        What is drawn.
-    pictures
-        PNG images that are drawn already, by name.
+    figures
+        Those of `figures_of`.
+    progress
+        True for a bar over the figures, "plain" for one line each, False for silence.
     """
-    figures = figures_of(examination)
-    # What a figure rests on, in a sentence.
+    pictures: dict[str, bytes] = {}
+    failures = []
+    for name in tracked(list(figures), progress, "figures"):
+        try:
+            pictures[name] = to_png(figures[name](), dpi=140)
+        except ImportError as error:
+            return pictures, [f"No picture was drawn: {error}"]
+        except Exception as error:  # a picture must not cost a run
+            failures.append(f"The picture {name} could not be drawn: {error}")
+    return pictures, failures
+
+
+def page_pictures(
+    examination: Examination, pictures: Mapping[str, bytes]
+) -> dict[str, dict[str, Any]]:
+    """Pictures as the page has them: source, text alternative, caption and size, by name."""
+    # What each rests on.
     basis = {
-        "forecast": f" {examination.future}",
+        "forecast": f" {examination.future.words}",
         "calibration": f" On {examination.rolling.judged.protocol}.",
         "residuals": f" On {ONE_STEP}.",
     }
     if leading := examination.summary.leading:
-        basis |= dict.fromkeys(SINGLE, f" Of {leading}, a member of the mixture.")
-    drawn = {}
-    failures = []
-    for name, (alt, caption) in WORDS.items():
-        if name not in figures and name not in pictures:
-            continue
-        try:
-            png = pictures[name] if name in pictures else to_png(figures[name](), DPI)
-        except ImportError as error:
-            return drawn, [f"No picture was drawn: {error}"]
-        except (ValueError, ArithmeticError) as error:
-            failures.append(f"The picture of {name} could not be drawn: {error}")
-            continue
-        # The size stands at a fixed place in a PNG's header.
-        width, height = (int.from_bytes(png[place : place + 4]) for place in (16, 20))
-        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        drawn[name] = Picture(source, alt, caption + basis.get(name, ""), width, height)
-    return drawn, failures
+        single = ("transition", "wiring", "states", "ess", "traces", "parameters")
+        basis |= dict.fromkeys(single, f" Of {leading}, a member of the mixture.")
+    return {
+        name: {
+            "source": f"data:image/png;base64,{base64.b64encode(pictures[name]).decode()}",
+            "alt": alt,
+            "caption": caption + basis.get(name, ""),
+            # The size stands at a fixed place in a PNG's header.
+            "width": int.from_bytes(pictures[name][16:20]),
+            "height": int.from_bytes(pictures[name][20:24]),
+        }
+        for name, (alt, caption) in WORDS.items()
+        if name in pictures
+    }

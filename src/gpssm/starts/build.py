@@ -12,8 +12,8 @@ import scipy.cluster.vq
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_double_precision
+from gpssm.linear.descent import EXACT_STD
 from gpssm.linear.state_space import LinearFit, LinearSSM
-from gpssm.linear.wired import EXACT_STD
 from gpssm.model.bases import (
     Basis,
     BlockDiagonal,
@@ -24,9 +24,8 @@ from gpssm.model.bases import (
     RandomFourier,
     Stacked,
 )
-from gpssm.model.curves import KNOTS
 from gpssm.model.kernels import Coregionalised, Kernel, Masked, make_kernel
-from gpssm.model.likelihoods import Gaussian, Wiener, make_likelihood
+from gpssm.model.likelihoods import KNOTS, Gaussian, Wiener, make_likelihood
 from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
@@ -35,24 +34,14 @@ from gpssm.model.wiring import Wiring, make_wiring
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# The kernel at the start, for states and controls of unit scale. Its variance follows the process
-# noise of the linear fit: the density pays for B/2Q at every step, so a large variance beside a
-# small Q starts far from anywhere likely.
-NOISE_RATIO, MOST_VARIANCE, LENGTHSCALE = 10.0, 0.1, 2.0
+LENGTHSCALE = 2.0  # of the kernel at the start, for states and controls of unit scale
 SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
-MOST_POINTS = 10_000  # that k-means looks at
-# Of a wiring that is to be thinned out: linear weights begin as wide as they may have to be and are
-# drawn to nothing, lengthscales to where an input has no effect.
-SPARSE_SCALE, SPARSE_WEIGHTS, SPARSE_LENGTHS = 0.3, Normal(-4.0, 2.0), Normal(3.0, 1.5)
-
-
 OUTPUT_MAP = (
     "likelihood.C",
     "likelihood.d",
 )  # fixed unless learned: the coordinates of the states are free
 NOISES = ("log_process_std", "likelihood.log_std")
-INHERITED = ("kernel.", "basis.", "mean.")  # what a prior decides
 
 Part = TypeVar("Part")
 Coupling = Literal["none", "shared", "lmc", "hammerstein", "hammerstein-monotone"]
@@ -150,7 +139,9 @@ def _build_kernel(
 ) -> Kernel:
     """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
     state_dim, dim = linear.state_dim, linear.z.shape[1]
-    variance = np.minimum(NOISE_RATIO * np.diagonal(linear.model.process_cov), MOST_VARIANCE)
+    # The density pays for B/2Q at every step: a large variance beside a small Q would start far
+    # from anywhere likely.
+    variance = np.minimum(10.0 * np.diagonal(linear.model.process_cov), 0.1)
     coupled = _couple(spec, linear, variance, key)
     kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
     if wiring is None:
@@ -188,12 +179,12 @@ def _build_basis(
         sees = tuple(tuple(column < state_dim for column in range(dim)) for _ in range(state_dim))
         return LinearFeatures.build(state_dim, dim, slack, sees)
     linear_part = LinearFeatures.build(state_dim, dim, slack)
+    if spec.basis == "linear":
+        return linear_part
     if isinstance(spec.basis, Basis):
         chosen = spec.basis
-    elif spec.basis == "linear":
-        return linear_part
     else:
-        chosen = _look_up("basis", spec.basis, _BASES)(kernel, linear.z, spec.num_inducing, key)
+        chosen = _make_basis(spec.basis, kernel, linear.z, spec.num_inducing, key)
     if isinstance(chosen, InducingPoints) and isinstance(kernel, Coregionalised):
         chosen = CoregionalisedPoints(chosen, kernel.mixing.shape[1], spec.coupling != "shared")
     if spec.mean == "linear":
@@ -338,34 +329,33 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
         model = model.with_leaves({"log_process_std": noise})
         model = model.with_priors({"log_process_std": InverseGamma(shape, scale)})
     if wiring.sparse:
-        scales = [name for name in model.leaves() if name.endswith("log_scale")]
-        lengthscales = [name for name in model.leaves() if name.endswith("log_lengthscale")]
-        wide = {
-            name: jnp.full(model.leaves()[name].shape, jnp.log(SPARSE_SCALE)) for name in scales
-        }
-        model = model.with_leaves(wide).with_roles("optimise", *scales)
-        model = model.with_priors(
-            dict.fromkeys(scales, SPARSE_WEIGHTS) | dict.fromkeys(lengthscales, SPARSE_LENGTHS)
+        # Linear weights begin as wide as they may have to be and are drawn to nothing, lengthscales
+        # to where an input has no effect.
+        leaves = model.leaves()
+        scales = [name for name in leaves if name.endswith("log_scale")]
+        model = model.with_leaves(
+            {name: jnp.full(leaves[name].shape, jnp.log(0.3)) for name in scales}
         )
-    output_map = [name for name in ("likelihood.C", "likelihood.d") if name in model.leaves()]
+        lengthscales = [name for name in leaves if name.endswith("log_lengthscale")]
+        priors = dict.fromkeys(scales, Normal(-4.0, 2.0))
+        priors |= dict.fromkeys(lengthscales, Normal(3.0, 1.5))
+        model = model.with_roles("optimise", *scales).with_priors(priors)
+    output_map = [name for name in OUTPUT_MAP if name in model.leaves()]
     return model.with_roles("fix", *output_map) if wiring.measured and output_map else model
 
 
-def _inducing(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
-    return InducingPoints(inducing_locations(z, num, int(jax.random.bits(key, dtype="uint32"))))
-
-
-def _hilbert(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
+def _make_basis(
+    name: str, kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray
+) -> Basis:
+    """The basis of this name with `num` weights, for states and controls like the rows z."""
+    _look_up("basis", name, dict.fromkeys(("inducing", "hilbert", "fourier")))
+    if name == "inducing":
+        return InducingPoints(inducing_locations(z, num, int(jax.random.bits(key, dtype="uint32"))))
+    if name == "fourier":
+        return RandomFourier.build(kernel, num, z.shape[1], key)
     low, high = z.min(0), z.max(0)
     half_width = BOX_MARGIN * np.maximum(0.5 * (high - low), 1.0)
     return Hilbert.build(jnp.asarray(0.5 * (low + high)), jnp.asarray(half_width), num)
-
-
-def _fourier(kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray) -> Basis:
-    return RandomFourier.build(kernel, num, z.shape[1], key)
-
-
-_BASES = {"inducing": _inducing, "hilbert": _hilbert, "fourier": _fourier}
 
 
 def inducing_locations(
@@ -375,7 +365,7 @@ def inducing_locations(
 
     U] by k-means, with every column at unit variance meanwhile.
 
-    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than MOST_POINTS
+    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than 10 000
     rows a random choice is used. No two are equal: where there are fewer distinct points, copies
     moved by about a tenth of a standard deviation fill up.
     """
@@ -384,7 +374,7 @@ def inducing_locations(
     scale = np.where(scale > 0.0, scale, 1.0)
     points = np.unique((z - centre) / scale, axis=0)
     if len(points) > num:
-        points = generator.permutation(points)[:MOST_POINTS]
+        points = generator.permutation(points)[:10_000]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an empty cluster keeps its last centre
             points = np.unique(
@@ -413,7 +403,7 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
         entries = jax.eval_shape(
             lambda: model.likelihood.log_density(x, jnp.zeros((1, output_dim)))
         )
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"The parts of the model do not fit together: {error}. With "
             f"state_dim={model.state_dim} and "
@@ -458,8 +448,9 @@ def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
             )
         model = model.with_roles("fix", *spec.fixed)
     if inherited:
+        decided = ("kernel.", "basis.", "mean.")
         model = model.with_roles(
-            "fix", *(name for name in model.leaves() if name.startswith(INHERITED))
+            "fix", *(name for name in model.leaves() if name.startswith(decided))
         )
     return method.adopt(model)
 

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.linear.arx import interpolated
 from gpssm.model.bases import FeaturePoints
 from gpssm.model.kernels import Feature, make_kernel
 from gpssm.model.likelihoods import Gaussian
@@ -30,8 +31,6 @@ from gpssm.model.means import PhysicsMean
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
 from gpssm.starts.build import Start
-
-NOISE_STD = 0.03  # of the outputs, in their standard deviations, to begin with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Physics:
             Gaussian.build(
                 jnp.asarray(C * np.asarray(scale) / std[:, None]),
                 jnp.asarray(-np.asarray(scaler.output_mean) / std),
-                jnp.full(len(C), NOISE_STD),
+                jnp.full(len(C), 0.03),  # of the outputs' standard deviations
             ),
             jnp.asarray(noise),
         )
@@ -153,7 +152,7 @@ class Physics:
             "fix", "basis.*", "likelihood.C", "likelihood.d"
         )
         paths = [
-            np.asarray(self.states(_filled(rows.y), rows.u), float) / np.asarray(scale)
+            np.asarray(self.states(interpolated(rows).y, rows.u), float) / np.asarray(scale)
             for rows in raw
         ]
         if [path.shape for path in paths] != [(len(rows) + 1, size) for rows in raw]:
@@ -192,12 +191,3 @@ class Physics:
                 ) from error
             if shape != expected:
                 raise ValueError(f"{name} gives the shape {shape}; expected {expected}.")
-
-
-def _filled(y: Float[np.ndarray, "T Dy"]) -> Float[np.ndarray, "T Dy"]:
-    """Outputs with the missing ones interpolated."""
-    rows = np.arange(len(y))
-    return np.stack(
-        [np.interp(rows, rows[np.isfinite(column)], column[np.isfinite(column)]) for column in y.T],
-        1,
-    )

@@ -43,11 +43,6 @@ LENGTHS = (16, 64, 256)  # rows of a window, from short to long
 WHOLE = 1024  # a record of at most as many rows is one window at last
 DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
-# Steps of Adam for each length, at least and at most, and for each row: few rows are soon followed
-# too closely.
-NUM_STEPS, STEPS_A_ROW = (250, 500), 0.5
-LEARNING_RATE = 0.01  # of Adam, falling to zero along a cosine
-NOT_IN_RUN = "log_process_std"  # the leaf that a free run has no use for
 
 
 class Blocks(NamedTuple):
@@ -141,10 +136,12 @@ def shoot(
     paths = [np.asarray(path, float) for path in start.states]
     point = Point(
         jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
-        {name: leaf for name, leaf in model.free_leaves().items() if name != NOT_IN_RUN},
+        # A free run has no use for the process noise.
+        {name: leaf for name, leaf in model.free_leaves().items() if name != "log_process_std"},
         jnp.zeros(()),
     )
-    steps = int(np.clip(STEPS_A_ROW * sum(rows), *NUM_STEPS)) if num_steps is None else num_steps
+    # Few rows are soon followed too closely.
+    steps = int(np.clip(0.5 * sum(rows), 250, 500)) if num_steps is None else num_steps
     objective: dict[int, tuple[float, float]] = {}
     clipped = 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
@@ -252,7 +249,10 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
 ) -> tuple[Point, Float[Array, " 2"], WindowRuns]:
-    """Adam from a point: where it ends, the loss before and after, and the free runs there."""
+    """Adam from a point: where it ends, the loss before and after, and the free runs there.
+
+    Its step size falls from .01 to zero along a cosine.
+    """
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
     def evaluate(_: Array, state: tuple[Point, Any]) -> tuple[Any, Any]:
@@ -268,7 +268,7 @@ def _descend(
         _, slope = auxiliary
         # A slope that is not finite leaves everything where it is, the optimiser's memory too.
         safe = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(slope)]))
-        rate = 0.5 * LEARNING_RATE * (1 + jnp.cos(jnp.pi * index / steps))
+        rate = 0.5 * 0.01 * (1 + jnp.cos(jnp.pi * index / steps))
         updates, following = optimiser.update(slope, memory)
         moved = jax.tree.map(lambda leaf, update: leaf - rate * update, point, updates)
         return choose(safe, (moved, following), state)

@@ -30,7 +30,6 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import Series
 from gpssm.linear.fit import linear_fit, output_error_fit
 from gpssm.linear.state_space import LinearFit
-from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.starts.build import SLACK, Start, build
 from gpssm.starts.shooting import Shot, shoot_all
@@ -40,10 +39,7 @@ if TYPE_CHECKING:
 
 NoiseRegime = Literal["free", "small"]
 SMALL = 0.003  # √Q of the regime "small", for states of unit scale
-# That shooting begins with; `build` takes it from a noise that a simulation does not have.
-KERNEL_VARIANCE = 0.05
 AFTER_SHOOTING = 0.01  # √Q that the sampler begins with after shooting, if it is free
-SOME_CLIPPED = 0.01  # share of the states at the wall from which on the start is called poor
 
 
 class StartMethod(NamedTuple):
@@ -91,7 +87,9 @@ def make_starts(
     if not STARTS[name].shooting:
         pairs = zip(fits, keys, strict=True)
         return [build(spec, fit, key, slack(len(fit.z))) for fit, key in pairs]
-    level = KERNEL_VARIANCE / 10 * jnp.eye(spec.state_dim)
+    # Shooting begins with a kernel's variance of .05; `build` takes it from a noise that a
+    # simulation does not have.
+    level = 0.05 / 10 * jnp.eye(spec.state_dim)
     quiet = [fit._replace(model=fit.model._replace(process_cov=level)) for fit in fits]
     starts = [build(spec, fit, key) for fit, key in zip(quiet, keys, strict=True)]
     held = [start._replace(model=start.model.with_roles("fix", *spec.fixed)) for start in starts]
@@ -111,7 +109,7 @@ def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Star
     free = held.model.free_leaves()
     values = {name: leaf for name, leaf in shot.start.model.leaves().items() if name in free}
     notes = ()
-    if shot.clipped > SOME_CLIPPED:
+    if shot.clipped > 0.01:
         notes = (
             f"{shot.clipped:.0%} of the states of the start's simulations stand at the wall: the "
             "start is a poor one. Try start='em', or a smaller state_dim.",
@@ -129,14 +127,9 @@ def with_noise(start: Start, noise: NoiseRegime | float) -> Start:
             f"noise must be 'free', 'small', 'auto' or a positive number, got {noise!r}."
         )
     rows = sum(len(path) - 1 for path in start.states)
-    return start._replace(
-        model=hold_noise(start.model, SMALL if noise == "small" else float(noise), rows)
-    )
-
-
-def hold_noise(model: GPSSM, level: float, rows: int) -> GPSSM:
-    """The model with √Q near a level, by a prior worth so many rows."""
-    held = model.with_leaves({"log_process_std": jnp.full(model.state_dim, jnp.log(level))})
+    level = SMALL if noise == "small" else float(noise)
+    log_std = jnp.full(start.model.state_dim, jnp.log(level))
     # The mode of 1/Q is at 1/s² whatever the shape, to within one row.
     prior = InverseGamma(0.5 * rows, 0.5 * rows * level**2)
-    return held.with_priors({"log_process_std": prior})
+    model = start.model.with_leaves({"log_process_std": log_std})
+    return start._replace(model=model.with_priors({"log_process_std": prior}))

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from gpssm.cli.commands.fit import parse_pairs
-from gpssm.cli.shell import Answer, Screen, check_paths, in_line, register, register_group, usage
-
-bench = typer.Typer(name="bench", no_args_is_help=True)
+from gpssm.cli.shell import Answer, Screen, check_paths, in_line, usage
 
 ALL = "all"
-STANDARD = "auto,arx,lgssm,last,mean"
 
 
 def sweep(
@@ -22,10 +19,8 @@ def sweep(
     ] = ALL,
     methods: Annotated[
         str,
-        typer.Option(
-            metavar="LIST", help="Methods, as `gpssm methods` lists them; ffvd-auto; or all."
-        ),
-    ] = STANDARD,
+        typer.Option(metavar="LIST", help="Methods, as `gpssm methods` lists them, or all."),
+    ] = "auto,arx,lgssm,last,mean",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")] = 5,
     protocols: Annotated[
         str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
@@ -55,13 +50,12 @@ def sweep(
     gpssm bench report DIR
     """
     from gpssm.bench import PROTOCOLS, run_sweep
-    from gpssm.bench.sweep import STACK, VARIANTS, parse_method
+    from gpssm.bench.sweep import parse_method
     from gpssm.methods import METHODS
 
     check_paths(out)
     with usage():
-        available = [STACK, *METHODS]
-        chosen = available if methods == ALL else _names(methods, "method", [*available, *VARIANTS])
+        chosen = [*METHODS] if methods == ALL else _names(methods, "method", [*METHODS])
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
@@ -117,20 +111,10 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
 
 def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
     """The names of a list with commas, checked against the choices."""
-    from gpssm.methods.spec import nearest
+    from gpssm.cli.settings import check_names
 
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
         raise ValueError(f"name at least one {what}; got {text!r}")
-    for name in names:
-        if choices and name not in choices:
-            hint = nearest(name, choices)
-            raise ValueError(f"there is no {what} {name!r}.{hint} Known: {', '.join(choices)}")
+    check_names("gpssm", what, names, choices or names)
     return names
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    register_group(bench, sweep)
-    register(bench)(report)
-    app.add_typer(bench)

@@ -7,14 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Screen, check_paths, register, usage
-from gpssm.cli.tables import list_table
-
-data = typer.Typer(
-    name="data",
-    help="Benchmark series, and simulated series with known truth.",
-    no_args_is_help=True,
-)
+from gpssm.cli.shell import Answer, Screen, check_paths, usage
+from gpssm.core.table import Table
 
 
 def methods(screen: Screen) -> Answer:
@@ -48,7 +42,11 @@ def likelihoods(screen: Screen) -> Answer:
 def _listed(title: str, things: Mapping[str, Any]) -> Answer:
     """A table of names and the first paragraph of their documentation."""
     words = {name: _first_paragraph(name, thing) for name, thing in things.items()}
-    return Answer(words, [list_table(title, ["name", "description"], list(words.items()))])
+    return _described(title, words)
+
+
+def _described(title: str, words: Mapping[str, str]) -> Answer:
+    return Answer(words, [Table(["name", "description"], list(words.items()), title, words=2)])
 
 
 def _class(build: Any) -> Any:
@@ -74,7 +72,7 @@ def list_data(screen: Screen) -> Answer:
         f"sim:{name}": (inspect.getdoc(simulator) or "").split("\n")[0]
         for name, simulator in SIMULATORS.items()
     }
-    return Answer(entries, [list_table("Series", ["name", "description"], list(entries.items()))])
+    return _described("Series", entries)
 
 
 def fetch(
@@ -109,12 +107,3 @@ def fetch(
         columns += [f"-u {column!r}" for column in series.inputs]
         shown.append(f"{files[name]}: {len(series)} rows, {' '.join(columns)}")
     return Answer(files, shown)
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    for command in (methods, kernels, likelihoods):
-        register(app)(command)
-    register(data, "list")(list_data)
-    register(data)(fetch)
-    app.add_typer(data)

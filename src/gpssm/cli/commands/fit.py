@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpssm.cli.shell import Answer, Misuse, Screen, check_paths, register, usage
+from gpssm.cli.shell import Answer, Misuse, Screen, check_paths, usage
 from gpssm.cli.tables import closing_lines, forecast_tables
 
 if TYPE_CHECKING:
@@ -28,67 +28,94 @@ def _option(*names: str, help: str, panel: str | None = None, metavar: str | Non
     )
 
 
-FILES = typer.Argument(help="Data files, one experiment each.", show_default=False)
-OUTPUTS = _option("-y", "--output", help="Output column, by name or number; repeat for more.")
-INPUTS = _option("-u", "--input", help="Input column; repeat for more.")
-TRAIN = _option(
-    help="Training rows of the (last) file: a share, a number, a date, or all. (default: all)"
-)
-OUT = _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
-CONFIGURATION = _option(help="Settings in TOML; options given here take precedence.")
-RESUME = _option("--resume", help="Continue an interrupted run.")
-OVERWRITE = _option("--overwrite", help="Replace an existing run.")
-NO_REPORT = _option("--no-report", help="No figures and no report: scores and forecasts.")
-METHOD = _option("--method", "-m", help="See `gpssm methods`. (default: auto)", panel=MODEL)
-STATES = _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
-SETTINGS = _option(
-    "--set",
-    metavar="NAME=VALUE",
-    help="Any other setting of `gpssm.fit`, of the method or of `gpssm.read`, such as "
-    "kernel=se+linear, delay=auto, horizon=60, encoding=latin-1; repeat for more.",
-    panel=MODEL,
-)
-TIME = _option(
-    metavar="NAME", help="Column of times; none to count rows. (default: auto)", panel=TABLE
-)
-REGRID = _option(
-    metavar="auto|STEP",
-    help="Put rows on a regular grid, such as 2s; missing rows become missing outputs.",
-    panel=TABLE,
-)
-HOLD = _option(
-    metavar="RULE", help="Inputs of missing rows: hold or interpolate. (default: hold)", panel=TABLE
-)
-MARK = _option(metavar="MARK", help="What marks a missing value; repeat for more.", panel=TABLE)
-UNIT = _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
-
-
 def fit(
     screen: Screen,
-    data: Annotated[list[Path] | None, FILES] = None,
-    y: Annotated[Texts, OUTPUTS] = None,
-    u: Annotated[Texts, INPUTS] = None,
-    train: Annotated[Text, TRAIN] = None,
-    out: Annotated[Path | None, OUT] = None,
-    config: Annotated[Path | None, CONFIGURATION] = None,
-    resume: Annotated[bool, RESUME] = False,
-    overwrite: Annotated[bool, OVERWRITE] = False,
-    no_report: Annotated[bool, NO_REPORT] = False,
-    method: Annotated[Text, METHOD] = None,
-    state_dim: Annotated[Text, STATES] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Data files, one experiment each.", show_default=False),
+    ] = None,
+    y: Annotated[
+        Texts, _option("-y", "--output", help="Output column, by name or number; repeat for more.")
+    ] = None,
+    u: Annotated[Texts, _option("-u", "--input", help="Input column; repeat for more.")] = None,
+    train: Annotated[
+        Text,
+        _option(
+            help="Training rows of the (last) file: a share, a number, a date, or all. "
+            "(default: all)"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
+    ] = None,
+    config: Annotated[
+        Path | None, _option(help="Settings in TOML; options given here take precedence.")
+    ] = None,
+    resume: Annotated[bool, _option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[bool, _option("--overwrite", help="Replace an existing run.")] = False,
+    no_report: Annotated[
+        bool, _option("--no-report", help="No figures and no report: scores and forecasts.")
+    ] = False,
+    method: Annotated[
+        Text, _option("--method", "-m", help="See `gpssm methods`. (default: auto)", panel=MODEL)
+    ] = None,
+    state_dim: Annotated[
+        Text, _option(metavar="N|auto", help="Number of states; auto chooses it.", panel=MODEL)
+    ] = None,
+    horizon: Annotated[
+        Text,
+        _option(
+            metavar="N|simulation",
+            help="Steps ahead at which models are compared. (default: 30)",
+            panel=MODEL,
+        ),
+    ] = None,
     chains: Annotated[Whole, _option(help="Number of chains.", panel=MODEL)] = None,
     warmup: Annotated[Whole, _option(help="Iterations that are discarded.", panel=MODEL)] = None,
     draws: Annotated[Whole, _option(help="Draws of each chain.", panel=MODEL)] = None,
     seed: Annotated[Whole, _option(help="Seed of all randomness.", panel=MODEL)] = None,
-    settings: Annotated[Texts, SETTINGS] = None,
+    settings: Annotated[
+        Texts,
+        _option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting of `gpssm.fit`, of the method or of `gpssm.read`, such as "
+            "kernel=se+linear, delay=auto, encoding=latin-1; repeat for more.",
+            panel=MODEL,
+        ),
+    ] = None,
     dt: Annotated[
         float | None, _option(help="Sampling time, without a column of times.", panel=TABLE)
     ] = None,
-    time: Annotated[Text, TIME] = None,
-    regrid: Annotated[Text, REGRID] = None,
-    controls: Annotated[Text, HOLD] = None,
-    na: Annotated[Texts, MARK] = None,
-    unit: Annotated[Texts, UNIT] = None,
+    time: Annotated[
+        Text,
+        _option(
+            metavar="NAME", help="Column of times; none to count rows. (default: auto)", panel=TABLE
+        ),
+    ] = None,
+    regrid: Annotated[
+        Text,
+        _option(
+            metavar="auto|STEP",
+            help="Put rows on a regular grid, such as 2s; missing rows become missing outputs.",
+            panel=TABLE,
+        ),
+    ] = None,
+    controls: Annotated[
+        Text,
+        _option(
+            metavar="RULE",
+            help="Inputs of missing rows: hold or interpolate. (default: hold)",
+            panel=TABLE,
+        ),
+    ] = None,
+    na: Annotated[
+        Texts,
+        _option(metavar="MARK", help="What marks a missing value; repeat for more.", panel=TABLE),
+    ] = None,
+    unit: Annotated[
+        Texts, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
+    ] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
 
@@ -104,7 +131,9 @@ def fit(
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
         reader["na"] = na and tuple(map(parse_value, na))
         reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
-        model |= {"state_dim": state_dim and parse_value(state_dim)} | parse_pairs(settings or [])
+        model["state_dim"] = state_dim and parse_value(state_dim)
+        model["horizon"] = horizon and parse_value(horizon)
+        model |= parse_pairs(settings or [])
         saved = out / "config.toml" if resume and out else None
         if config is None and saved is not None and saved.is_file():
             config = saved
@@ -210,9 +239,3 @@ def demo(
     forecast = next(iter(run.forecasts().values()))
     tables = forecast_tables(forecast, run.test())
     return Answer(_facts(run), [*tables, *closing_lines(run)])
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add them to the command line."""
-    register(app)(fit)
-    register(app)(demo)

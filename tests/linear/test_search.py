@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm.linear import excerpts, output_error
-from gpssm.linear.excerpts import stages
-from gpssm.linear.identification import RADIUS, fit_linear, spectral_radius
-from gpssm.linear.output_error import fit_output_error
-from gpssm.linear.state_space import log_marginal
+from gpssm.linear import descent
+from gpssm.linear.descent import fit_output_error, stages
+from gpssm.linear.fit import fit_linear
+from gpssm.linear.state_space import RADIUS, log_marginal, spectral_radius
 
 
 def numbered(*lengths):
@@ -34,7 +33,7 @@ def test_excerpts_are_spread_and_cost_as_much_as_all_rows():
     assert len(np.unique(rows)) == len(rows)
     assert [few.series[index].y[0, 0] for index in few.first] == [0.0, 1e6, 2e6]
     assert {0.0, 19_999.0, 2e6} <= set(rows)
-    assert whole.steps == 300 * excerpts.ROWS // 30_500
+    assert whole.steps == 300 * descent.ROWS // 30_500
     assert [len(one) for one in whole.series] == [20_000, 500, 10_000]
 
 
@@ -56,10 +55,10 @@ def test_fits_by_way_of_excerpts_are_as_good(monkeypatch):
     series, unstable = simulated(600, 0.98), simulated(600, 1.0015)
     errors, likelihoods = [], []
     for name, value in (("NUM_STARTS", 4), ("NUM_STEPS", 100), ("NUM_BEST", 1)):
-        monkeypatch.setattr(output_error, name, value)
+        monkeypatch.setattr(descent, name, value)
     for rows, stretch in ((600, 600), (256, 128)):
-        monkeypatch.setattr(excerpts, "ROWS", rows)
-        monkeypatch.setattr(excerpts, "STRETCH", stretch)
+        monkeypatch.setattr(descent, "ROWS", rows)
+        monkeypatch.setattr(descent, "STRETCH", stretch)
         found = fit_output_error(series, 3, lambda predictor: predictor, jax.random.key(0))
         errors.append(float(found.model.noise_std[0]))
         linear = fit_linear(unstable, 3)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from gpssm.inference import beliefs
-from gpssm.inference.beliefs import Look
+from gpssm.methods import fic_pg
+from gpssm.methods.fic_pg import Look
 
 STEPS, COUNT, DIM, SIZE = 6, 3, 2, 3
 AHEAD = (slice(None, -1), slice(1, None))  # where transitions begin, and where they end
@@ -81,8 +81,8 @@ def problem():
 def run(problem):
     """The lineage at each time, and what each particle expects of its next transition."""
     future, values = jax.tree.map(jnp.asarray, problem.future())
-    begin = jax.jit(beliefs.begin, static_argnums=4)
-    look_ahead, advance = jax.jit(beliefs.look_ahead), jax.jit(beliefs.advance)
+    begin = jax.jit(fic_pg.begin, static_argnums=4)
+    look_ahead, advance = jax.jit(fic_pg.look_ahead), jax.jit(fic_pg.advance)
     lineage = begin(
         jnp.asarray(problem.precision), jnp.asarray(problem.linear), future, values, COUNT
     )
@@ -113,7 +113,7 @@ def test_rank_one_updates_equal_the_batch_formula(problem, run):
 def test_the_product_of_predictives_is_the_evidence(problem, run):
     totals = np.zeros(COUNT)
     for t, outlook in enumerate(run[1]):
-        own = jax.tree.map(lambda part, t=t: part[problem.parents[t]], outlook.past)
+        own = jax.tree.map(lambda part, t=t: part[problem.parents[t]], outlook[0])
         totals = totals[problem.parents[t]] + np.asarray(
             own.log_prob(jnp.asarray(problem.following[t]))
         )
@@ -124,9 +124,7 @@ def test_the_product_of_predictives_is_the_evidence(problem, run):
 def test_ancestor_weights_are_ratios_of_path_evidences(problem, run):
     """log p(x'_{t+1:T} | x₀:t) by each particle's past, up to a constant that they share."""
     for t, (paths, lineage, outlook) in enumerate(zip(problem.paths(), *run, strict=False)):
-        found = lineage.log_future + outlook.whole.log_prob(
-            jnp.asarray(problem.held[t + 1 : t + 2])
-        )
+        found = lineage.log_future + outlook[1].log_prob(jnp.asarray(problem.held[t + 1 : t + 2]))
         expected = []
         for path in paths:
             joined = np.concatenate([path, problem.held[t + 1 :]])
@@ -150,12 +148,12 @@ def test_long_paths_lose_little_to_rounding():
 
     @jax.jit
     def go(own, other, following, values):
-        start = beliefs.begin(jnp.eye(size)[None], jnp.zeros((1, size)), other, values, 1)
+        start = fic_pg.begin(jnp.eye(size)[None], jnp.zeros((1, size)), other, values, 1)
 
         def step(lineage, now):
             look, leaving, x, value = jax.tree.map(lambda part: part[None], now)
-            outlook = beliefs.look_ahead(lineage, look)
-            return beliefs.advance(lineage, outlook, jnp.zeros(1, int), x, leaving, value), None
+            outlook = fic_pg.look_ahead(lineage, look)
+            return fic_pg.advance(lineage, outlook, jnp.zeros(1, int), x, leaving, value), None
 
         return jax.lax.scan(step, start, (own, other, following, values))[0]
 

@@ -1,0 +1,17 @@
+"""Functions of a posterior beside its methods: control, physics, long records, evaluation."""
+
+from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.draws import model_of, stored_rows
+from gpssm.posterior.explore import unknown
+from gpssm.posterior.linearisation import relevance, static_gain
+from gpssm.posterior.mean_model import mean_state
+
+__all__ = [
+    "condition_at",
+    "mean_state",
+    "model_of",
+    "relevance",
+    "static_gain",
+    "stored_rows",
+    "unknown",
+]
