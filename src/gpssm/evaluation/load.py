@@ -1,4 +1,4 @@
-"""Read what `save` wrote: a posterior, or a stack of several."""
+"""Load a saved posterior or stack."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,21 +10,21 @@ from gpssm.posterior.stack import Stack, load_forecaster
 
 
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
-    """Load the posterior that `Posterior.save` wrote, or the stack that `Stack.save` wrote.
+    """Load a posterior saved by `Posterior.save`, or a stack saved by `Stack.save`.
 
         posterior = gpssm.load("run.nc", parts={"mean.function": drag})
 
     Parameters
     ----------
     path
-        The file, or the folder of a run of the command line, `runs/tank`.
+        The file, or the folder of a run on the command line, such as `runs/tank`.
     parts
-        The user's own functions in the model by dotted name. If one is missing, the error names it.
+        User-defined functions of the model by dotted name. If one is missing, the error names it.
 
     Returns
     -------
     Posterior or Stack
-        Equal to the saved one to the last bit.
+        Identical to the saved object, bit for bit.
     """
     path = check_path(path)
     path = path / "posterior.nc" if path.is_dir() else path

@@ -41,37 +41,37 @@ def fit(
     runtime: Runtime | None = None,
     **settings: Any,
 ) -> Posterior | Stack:
-    """Fit a Gaussian process state-space model to one series or several.
+    """Fit a Gaussian process state-space model to one or more series.
 
         posterior = gpssm.fit(train)
         posterior = gpssm.fit(frame, outputs=["level"], inputs=["pump"])
         posterior = gpssm.fit(train, method="ffvd", state_dim=2)
 
-    By default linear and nonlinear models are compared on held-out training rows, and what comes
-    back is the mixture of those that deserve weight, or the posterior of the one that has nearly
-    all of it. Any other method draws from one posterior.
+    By default, linear and nonlinear models are compared on held-out training rows. The result is
+    their mixture with weights from these rows (`Stack`), or a single posterior if one model has
+    nearly all the weight. Any other method returns the posterior of one model.
 
-    The result depends on the data, the spec, the seed and the number of chains alone, bit for bit:
-    not on progress or chunks, on the chains run beside, or on having been resumed.
+    The result is determined, bit for bit, by the data, the spec, the seed and the number of chains.
+    It does not depend on progress bars, chunk sizes or interruptions.
 
     Parameters
     ----------
     series
-        A `Series`, anything `Series.of` takes, or a list of those, in the user's units; or outputs
-        as an array, with inputs `u`; or a DataFrame, or several, whose columns `outputs` and
-        `inputs` name.
+        A `Series`, anything that `Series.of` accepts, or a list of these (several experiments), in
+        the user's units. Outputs may also be an array, with inputs `u`, or columns of one or more
+        DataFrames, named by `outputs` and `inputs`.
     u
-        Inputs, where outputs are an array.
+        Inputs, if the outputs are an array.
     outputs, inputs
-        Columns of a DataFrame, or names for those of arrays.
+        Column names of a DataFrame, or names for the columns of arrays.
     spec
-        What to fit: model, method and start. `posterior.spec` is that of a fit.
+        The model, the method and the start. A fitted posterior has its spec in `posterior.spec`.
     runtime
         How to run: chains, seed, progress, checkpoint.
     settings
-        Fields of `gpssm.Spec` and `gpssm.Runtime` by name, in place of those of `spec` and
-        `runtime`: `state_dim=2`, `kernel="matern52"`, `num_chains=2`, `seed=1`; and num_warmup,
-        num_draws and thin, which are the method's.
+        Fields of `gpssm.Spec` and `gpssm.Runtime` by name, which override those of `spec` and
+        `runtime`: `state_dim=2`, `kernel="matern52"`, `num_chains=2`, `seed=1`. The settings
+        num_warmup, num_draws and thin are passed to the method.
     """
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
     experiments = as_list(series, u, outputs, inputs)
@@ -85,7 +85,7 @@ def fit(
 
 
 def warn_of(fitted: Fitted) -> Fitted:
-    """What was fitted, after a warning of each of its notes."""
+    """Warn of each note of a fit, and return the fit."""
     for note in fitted.notes:
         warnings.warn(note, stacklevel=4)
     return fitted
@@ -94,7 +94,7 @@ def warn_of(fitted: Fitted) -> Fitted:
 def with_settings(
     spec: Spec, runtime: Runtime, settings: Mapping[str, Any]
 ) -> tuple[Spec, Runtime]:
-    """The spec and the runtime with some of their fields replaced, by name."""
+    """Return the spec and the runtime with some fields replaced, by name."""
     check_names(settings, (*SPEC_FIELDS, *RUNTIME_FIELDS, *METHOD_NUMBERS), "fit")
     chosen = {name: value for name, value in settings.items() if name in RUNTIME_FIELDS}
     wanted = {name: value for name, value in settings.items() if name not in RUNTIME_FIELDS}
@@ -104,15 +104,16 @@ def with_settings(
 def parse_settings(
     method: Any, settings: Mapping[str, Any], runtime_fields: Sequence[str] = RUNTIME_FIELDS
 ) -> tuple[Spec, Runtime]:
-    """Spec and runtime of a method and of settings by name, those of the method itself included.
+    """Return the spec and the runtime from a method and settings by name, including the method's
+    settings.
 
     Parameters
     ----------
     method
         As in `Spec`.
     settings
-        Fields of `Spec`, of the method's own settings, and of `Runtime`. A name that a method
-        shares with `Spec` is that of `Spec`.
+        Fields of `Spec`, of the method's settings, and of `Runtime`. If a method has a setting of
+        the same name as a field of `Spec`, the value applies to `Spec`.
     runtime_fields
         The fields of `Runtime` that may be set.
     """
@@ -139,18 +140,18 @@ def build_model(
     key: PRNGKeyArray | None = None,
     **settings: Any,
 ) -> GPSSM:
-    """The model that a fit would start from, of scaled series, from a linear fit of its own.
+    """Build the model that a fit of scaled series would start from, from a linear fit.
 
     Parameters
     ----------
     series
-        One scaled series or several (`gpssm.Scaler`).
+        One or more scaled series (`gpssm.Scaler`).
     state_dim, num_inducing
         Sizes.
     linear
-        The linear fit to start from, if there is one already.
+        The linear fit to start from; by default, it is computed.
     key
-        For what is drawn at random.
+        Random key for random parts of the model.
     settings
         Other fields of `gpssm.Spec`: kernel, mean, likelihood, basis, wiring, coupling, rank.
     """
@@ -161,7 +162,8 @@ def build_model(
 
 
 def _signature() -> inspect.Signature:
-    """That of `fit` with the fields of both values, for help and completion."""
+    """Return the signature of `fit` with the fields of both dataclasses, for help and
+    completion."""
     own = [
         parameter
         for parameter in inspect.signature(fit).parameters.values()

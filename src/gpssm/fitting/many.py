@@ -1,4 +1,5 @@
-"""One model for each of many series: in parallel, with failures set aside, and resumable."""
+"""Fit a separate model to each of many series, in parallel and resumably; failures are
+collected."""
 
 import re
 import warnings
@@ -23,12 +24,12 @@ from gpssm.posterior.stack import Stack, load_forecaster
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fits(Mapping[str, Posterior | Stack]):
-    """Posteriors by name; those in a folder are read when they are asked for.
+    """A mapping from names to posteriors; posteriors in a folder are loaded on demand.
 
     Parameters
     ----------
     posteriors
-        The posterior of each series that was fitted, or the file that has it.
+        The posterior of each fitted series, or the file that contains it.
     failures
         The error of each series that could not be fitted.
     """
@@ -68,35 +69,36 @@ def fit_many(
     progress: Mode = True,
     **settings: Any,
 ) -> Fits:
-    """Fit the same model to each of many series by itself.
+    """Fit a separate model with the same settings to each of many series.
 
         fits = gpssm.fit_many({"north": first, "south": second}, folder="pumps", jobs=8)
         fits["north"].forecast(u=plan)
         fits.failures
 
-    Each posterior is the one that `gpssm.fit` gives for that series alone. A series that cannot be
-    fitted stops no other: a warning names it at the end, and `failures` has its error.
+    Each posterior equals the result of `gpssm.fit` for that series alone. If a series cannot be
+    fitted, the others are not affected: a warning names it at the end, and `failures` has its
+    error.
 
     Parameters
     ----------
     series
-        By name, what `gpssm.fit` takes: a series, a DataFrame, or a list of experiments.
+        Data by name; each value is accepted by `gpssm.fit`: a series, a DataFrame, or a list of
+        experiments.
     spec, runtime
-        What to fit and how, as in `gpssm.fit`; without a checkpoint.
+        As in `gpssm.fit`; a checkpoint is not supported.
     outputs, inputs
-        Columns of DataFrames.
+        Column names of DataFrames.
     folder
-        Where to save each posterior as it arrives. A posterior of the same data and settings that
-        is there already is not fitted again; a failure is.
+        Where to save each posterior as soon as it is fitted. Series with a posterior of the same
+        data and settings in this folder are skipped; failed series are fitted again.
     jobs
-        How many to fit at a time on this machine; each process has one thread.
+        Number of fits that run at the same time on this machine; each process has one thread.
     threads
-        Whether these are threads of this process, which compile a program once for all, instead of
-        processes.
+        Whether to use threads instead of processes; threads share compiled programs.
     cluster
         Address of a Dask scheduler to run on instead, tcp://host:8786, or a client.
     progress
-        True for one bar over all series, "plain" for a line each, False for silence.
+        True for one bar over all series, "plain" for one line per series, False for no output.
     **settings
         Fields of `gpssm.Spec` and `gpssm.Runtime` by name, as in `gpssm.fit`.
 
@@ -153,7 +155,7 @@ def _collect(
     failures: dict[str, Exception],
     progress: Mode,
 ) -> dict[str, Posterior | Stack]:
-    """The posteriors that have no file to be saved in; errors are added to `failures`."""
+    """Collect the posteriors that have no file; errors are added to `failures`."""
     fitted: dict[str, Posterior | Stack] = {}
     with warnings.catch_warnings():
         # Notes are in the posteriors. Threads share these filters, and must not change them.
@@ -186,7 +188,7 @@ def _fit_quietly(
 
 
 def _file_name(name: str, experiments: list[Series], spec: Spec, runtime: Runtime) -> str:
-    """A file for the posterior of a series, with a hash of all that it depends on."""
+    """Return the file name for the posterior of a series, with a hash of its data and settings."""
     settings = {
         key: value.draws if isinstance(value, Posterior) else value
         for key, value in spec.to_dict().items()

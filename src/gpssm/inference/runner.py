@@ -1,4 +1,5 @@
-"""The loop of a run: chunks of compiled iterations, with progress, checkpoints and interruption."""
+"""The loop of a run: chunks of compiled iterations, with progress, checkpoints and
+interruptions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -33,33 +34,34 @@ from gpssm.starts.build import Start
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a run is done: what does not belong to the model.
+    """Settings of the run that do not belong to the model.
 
-    The result depends on `num_chains` and `seed`, bit for bit, and on nothing else here; `batching`
-    and the device change the rounding.
+    Of these, only `num_chains` and `seed` determine the result; `batching` and the device change it
+    by rounding.
 
     Parameters
     ----------
     num_chains
         Number of chains.
     seed
-        Seed of all randomness.
+        Seed of all random numbers.
     progress
-        True for a bar, "plain" for one line per chunk, False for silence.
+        True for a progress bar, "plain" for one line per chunk, False for no output.
     checkpoint
-        A folder to save the run in after each chunk.
+        A folder in which the run is saved after each chunk.
     resume
-        Whether to continue from what is in that folder.
+        Whether to continue the run saved in that folder.
     batching
-        How chains are run: one after the other ("map"), at once ("vmap"), spread over all devices
-        ("shard"); "auto" takes the best for the devices there are.
+        How chains are run: one after the other or on separate cores ("map"), in one batch ("vmap"),
+        or distributed over all devices ("shard"); "auto" chooses by the available devices.
     chunk
-        Draws between two looks at progress, checkpoint and Ctrl-C; None to choose it.
+        Number of draws between updates of the progress, checkpoints and checks for Ctrl-C; None
+        chooses it automatically.
     keep_states
-        Of how many of the last rows of each series draws and checkpoints hold the states; "all",
-        or "auto", which is all of them while they take up to 2 GB.
+        Number of last rows of each series whose states are stored in draws and checkpoints; "all",
+        or "auto", which stores all if they take at most 2 GB.
     callback
-        Called by the method `auto` with its best answer so far, each time there is a better one.
+        Function that the method `auto` calls with the best answer so far, each time it improves.
     """
 
     num_chains: int = 4
@@ -90,7 +92,7 @@ class Runtime:
             raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """Return the runtime with other values."""
         return replace(self, **changes)
 
 

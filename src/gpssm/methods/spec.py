@@ -1,9 +1,9 @@
-"""What a fit is asked for: the model, the method, and where the sampler starts.
+"""The specification of a fit: the model, the method, and the start of the sampler.
 
-A `Spec` is a value. It can be compared, changed with `replace`, written down with `to_dict` and
-read again with `from_dict`; it is saved with a posterior, and fitting its data by it again gives
-the same posterior. What belongs to the run and not to the model (seed, chains, progress) is a
-`Runtime`, in `gpssm.inference.runner`.
+A `Spec` is a value: it can be compared, changed with `replace`, and converted with `to_dict` and
+`from_dict`. It is saved with a posterior, and fitting the same data with it again yields the same
+posterior. Settings of the run rather than the model (seed, chains, progress) belong to `Runtime` in
+`gpssm.inference.runner`.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ MOST_POINTS = 50
 
 
 class ChainStart(NamedTuple):
-    """The start of one chain, by name, and the regime of its process noise."""
+    """The named start of one chain, and the regime of its process noise."""
 
     name: str
     noise: NoiseRegime | float
@@ -60,75 +60,78 @@ class Spec:
     Parameters
     ----------
     method
-        A name from `gpssm.methods.METHODS`, settings of a method, or the dictionary that `to_dict`
-        makes of these. "auto" compares linear and nonlinear models and mixes those that deserve it.
+        A name from `gpssm.methods.METHODS`, the settings of a method, or such settings as a
+        dictionary from `to_dict`. "auto" compares linear and nonlinear models and mixes the best of
+        them.
     state_dim
-        Number of states; "auto" takes the order of the linear state-space model that forecasts
-        held-out windows best at the horizon, or the one that fits the wiring.
+        Number of states; "auto" uses the order of the linear state-space model that forecasts
+        held-out windows best at the horizon, or the number that the wiring implies.
     num_inducing
-        Number of inducing points, or of functions of another basis; "auto" takes one for five
-        rows, between 10 and 50.
+        Number of inducing points, or of functions of another basis; "auto" uses one for every five
+        rows, but at least 10 and at most 50.
     kernel
-        A name from `gpssm.kernels.KERNELS`, names joined by + and *, or a kernel.
+        A name from `gpssm.kernels.KERNELS`, several names combined by + and *, or a kernel.
     mean
         "linear" (a linear map, Gaussian around the linear fit and marginalised), "linear-fixed"
         (the linear fit itself), "identity", "zero", a function (x, u) → x, or a `Mean`.
     likelihood
-        A name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood. "auto" is "gaussian"; where
-        starts are compared and outputs touch zero but never go below, "abs" is compared with it.
+        A name from `gpssm.likelihoods.LIKELIHOODS`, or a likelihood. "auto" is "gaussian"; if
+        starts are compared and outputs reach zero but are never negative, it is compared with
+        "abs".
     basis
         "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
     wiring
-        Which state and input enters which transition, if that is known: a boolean matrix
-        (Dx, Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order", "delay-3". It holds
-        for kernel, mean and linear weights; a mean function of the user's is left as it is.
+        Which states and inputs enter which transition, if that is known: a boolean matrix (Dx,
+        Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order" or "delay-3". It applies to
+        the kernel, the mean and the linear weights, but not to a user-defined mean function.
     coupling
-        "none": each transition function has its own kernel. "shared": one kernel, with a scale
-        for each function. "lmc": f = W g with `rank` latent functions g. "hammerstein": f is
-        linear in the states, and in a function g_j(u_j) of each input; "hammerstein-monotone"
-        has functions that rise, or fall, everywhere.
+        "none": each transition function has a separate kernel. "shared": one kernel, with a scale
+        for each function. "lmc": f = W g with `rank` latent functions g. "hammerstein": f is linear
+        in the states and in a function g_j(u_j) of each input; with "hammerstein-monotone", these
+        functions are monotone.
     rank
         Number of latent functions of coupling="lmc".
     physics
-        Known dynamics in the user's units with one unknown function inside (`gpssm.Physics`), in
-        place of sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", its
-        own states, or "shooting", simulations of windows from these.
+        Known dynamics in the user's units with one unknown function inside (`gpssm.Physics`); it
+        replaces sizes, kernel, mean, likelihood, basis and wiring. `start` is then "auto", for the
+        states of the physics, or "shooting", for a fit to simulations of windows from these states.
     start
-        Where the sampler begins, which decides the mode that it explores: a name from
+        Where the sampler begins, which determines the mode that it explores: a name from
         `gpssm.starts.start.STARTS`; a list of names, which are compared by forecasts within the
-        training rows; states (T+1, Dx) for each experiment; or "auto", which compares those of
-        `gpssm.fitting.choose.competitors` for `ffvd` and is "em" for other methods. In the spec
-        of a posterior, a `ChainStart` for each chain where chains have different starts.
+        training rows; states (T+1, Dx) for each experiment; or "auto", which compares several
+        starts for `ffvd` and is "em" for other methods. In the spec of a posterior whose chains
+        have different starts, a `ChainStart` for each chain.
     noise
-        Regime of the process noise. "free" assumes almost nothing: what the transition cannot
-        explain becomes noise. "small", or a number, holds its standard deviation near .003, or
-        that number, times the states' scale, so that what the transition cannot explain is
-        observation noise. "auto" compares them where starts are compared, and is "free" elsewhere.
+        Regime of the process noise. "free" has a vague prior: deviations from the transition become
+        process noise. "small", or a number, holds the standard deviation near .003, or that number,
+        times the scale of the states, so that deviations become observation noise. "auto" compares
+        both if starts are compared, and is "free" otherwise.
     hyper
-        "optimise" draws the noises that have an exact conditional and optimises the other
-        parameters during warm-up; "sample" draws all of them; "fix" leaves them at the start.
+        "optimise" samples noise levels with exact conditionals and optimises the other parameters
+        during the warm-up; "sample" samples all parameters; "fix" leaves them at their initial
+        values.
     fixed
-        Parameters to hold at their start, by name or pattern ("kernel.*").
+        Parameters to hold at their initial values, by name or pattern ("kernel.*").
     learn
-        Parameters to learn that are held otherwise, as the output map is ("likelihood.C",
-        "likelihood.d"): the coordinates of the states are arbitrary.
+        Parameters to learn that are fixed by default, such as the output map ("likelihood.C",
+        "likelihood.d"), which is fixed because the coordinates of the states are arbitrary.
     delay
-        Rows after which inputs act: one number, one for each input by name or in order, or
-        "auto", which takes what `gpssm.delays` estimates.
+        Delays of the inputs in rows: one number, one for each input by name or in order, or "auto"
+        for the estimates of `gpssm.delays`.
     windows
-        Number of experiments that each series is cut into; they share everything but their states.
+        Number of experiments into which each series is cut; they share everything except their
+        states.
     horizon
-        Steps ahead at which orders, starts and models are compared, or "simulation" where they are
-        to be judged by free simulations.
+        Steps ahead at which orders, starts and models are compared, or "simulation" to compare them
+        by long simulations.
     calibrate
-        Whether to measure on held-out training rows how much wider intervals must be, as
-        `posterior.calibrate()` does.
+        Whether to calibrate intervals on held-out training rows, like `posterior.calibrate()`.
     prior
         The posterior of a similar system as the prior of the weights (`fitting/transfer.py`).
-        Kernel, basis, mean, likelihood, delay, sizes and scaling are then its own.
+        Kernel, basis, mean, likelihood, delay, sizes and scaling are then taken from it.
     prior_strength
-        How often each row of the prior's data counts: 1 for the same system, less for a similar
-        one, 0 for nothing of what it learned.
+        Weight of each row of the prior's data relative to a new row: 1 for the same system, less
+        for a similar one, 0 to ignore the prior's data.
     """
 
     method: str | MethodSettings | Mapping[str, Any] = "auto"
@@ -176,7 +179,7 @@ class Spec:
 
     @property
     def settings(self) -> MethodSettings:
-        """The settings of the method, if it is one that can be run."""
+        """The settings of the method, if it can be run."""
         if not isinstance(self.method, MethodSettings):
             raise KeyError(
                 f"{self.method_name!r} is not a method of this library: pass its settings, "
@@ -186,7 +189,7 @@ class Spec:
 
     @property
     def method_name(self) -> str:
-        """The name of the method in the registry, or that of its class."""
+        """The name of the method in the registry, or of its class."""
         if isinstance(self.method, Mapping):
             return str(self.method["name"])
         return next(
@@ -196,7 +199,7 @@ class Spec:
 
     @property
     def gives_states(self) -> bool:
-        """Whether the start is states, and not names of starts."""
+        """Whether the start consists of states rather than names of starts."""
         if isinstance(self.start, str):
             return False
         return isinstance(self.start, np.ndarray) or not any(
@@ -204,9 +207,10 @@ class Spec:
         )
 
     def replace(self, **changes: Any) -> Self:
-        """The spec with other values; num_warmup, num_draws and thin are the method's.
+        """Return the spec with other values; num_warmup, num_draws and thin are passed to the
+        method.
 
-        Where the choice of the method was left open, they ask for `ffvd`.
+        If the method is "auto", these three settings select `ffvd`.
         """
         numbers = {name: changes.pop(name) for name in METHOD_NUMBERS if name in changes}
         changed = dataclasses.replace(self, **changes)
@@ -221,7 +225,7 @@ class Spec:
         return dataclasses.replace(changed, method=dataclasses.replace(settings, **numbers))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by name: parts that are objects as they are, the method as a dictionary."""
+        """Return all settings by name; objects are unchanged, and the method is a dictionary."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if isinstance(self.method, MethodSettings):
             values["method"] = {"name": self.method_name, **dataclasses.asdict(self.method)}
@@ -229,12 +233,12 @@ class Spec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The spec that `to_dict` wrote."""
+        """Create a spec from the result of `to_dict`."""
         check_names(values, [field.name for field in dataclasses.fields(cls)])
         return cls(**values)
 
     def plain(self) -> Self:
-        """The spec as a file holds it: the method as a dictionary, physics and a prior by name."""
+        """Return the spec for a file: the method as a dictionary, physics and a prior by name."""
         changes: dict[str, Any] = {
             name: type(value).__name__
             for name in ("physics", "prior")
@@ -246,25 +250,26 @@ class Spec:
         return plain
 
     def describe(self) -> dict[str, Any]:
-        """Every setting as a plain value, for tables and files: objects by their type."""
+        """Return all settings as plain values for tables and files; objects are represented by
+        their type."""
         return {name: _plain(value) for name, value in self.to_dict().items()}
 
     def scale(self, series: Sequence[Series]) -> tuple[Scaler, list[Series]]:
-        """The scaler that suits the likelihood, and the series scaled by it."""
+        """Return the scaler that suits the likelihood, and the scaled series."""
         scaling = uninformed_likelihood(self.likelihood, series[0].output_dim).scaling
         scaler = Scaler.fit(list(series), outputs=scaling)
         return scaler, [scaler.scale(item) for item in series]
 
     def resolve(self, series: Sequence[Series]) -> Self:
-        """The spec with sizes and wiring in place of "auto" and names.
+        """Return the spec with values instead of "auto" and names for sizes and wiring.
 
-        What is decided by a comparison of forecasts (start, noise and likelihood "auto") is
+        Settings that need a comparison of forecasts (start, noise and likelihood "auto") are
         resolved by `gpssm.fitting.choose.choose_starts`.
 
         Parameters
         ----------
         series
-            The training experiments in the user's units, with inputs as they arrive.
+            The training experiments in the user's units, with delayed inputs.
         """
         if not self.settings.learns:
             return self.replace(method=self.settings.resolve(self.scale(series)[1]))
@@ -292,7 +297,8 @@ class Spec:
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
     def order_of(self, series: Sequence[Series]) -> int:
-        """The order of a linear state-space model at the horizon; at least one state per output."""
+        """Return the best order of a linear state-space model at the horizon, at least the number
+        of outputs."""
         likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
         scaled = pseudo_series(self.scale(series)[1], likelihood)
         return max(council(scaled, self.horizon, members=("ss",)).orders[0], series[0].output_dim)
@@ -311,7 +317,7 @@ METHOD_NUMBERS = ("num_warmup", "num_draws", "thin")  # settings that every meth
 
 
 def check_names(names: Iterable[str], choices: Sequence[str], where: str = "fit") -> None:
-    """Refuse settings that do not exist, naming the nearest that does."""
+    """Raise for settings that do not exist, and suggest the nearest name."""
     for name in names:
         if name not in choices:
             hint = nearest(name, choices)
@@ -322,7 +328,7 @@ ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A hint at the choice whose name is most like this one, or an empty string."""
+    """Return a hint at the most similar choice, or an empty string."""
     choices = list(choices)
     matches = difflib.get_close_matches(str(name), choices, n=1)
     suggestion = ALIASES.get(name) if ALIASES.get(name) in choices else next(iter(matches), None)
@@ -330,9 +336,9 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
-    """The settings of a method, from a name or a dictionary.
+    """Return the settings of a method from a name or a dictionary.
 
-    A dictionary whose method is in no registry stays as it is.
+    A dictionary with an unregistered method is returned unchanged.
     """
     if isinstance(method, MethodSettings):
         return method
@@ -365,7 +371,7 @@ def _check_sizes(spec: Spec) -> None:
 
 
 def _check_parts(spec: Spec) -> None:
-    """Refuse parts of the wrong kind, and unknown names; the rest shows when they are built."""
+    """Raise for parts of the wrong type and for unknown names."""
     kinds = {
         "kernel": (str, Kernel),
         "likelihood": (str, Likelihood),
@@ -431,7 +437,7 @@ def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has, or the name of its type."""
+    """Return a value that JSON supports, or the name of its type."""
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, ChainStart):
@@ -446,7 +452,7 @@ def _plain(value: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two settings are the same, arrays by their values."""
+    """Whether two settings are equal; arrays are compared by value."""
     if first is second:
         return True
     if type(first) is not type(second):
