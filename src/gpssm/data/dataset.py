@@ -1,20 +1,21 @@
-"""The data of a fit, and the only place where they change between the user's units and the model's.
+"""The data of a fit, and their conversion between the user's units and the model's.
 
     y ↦ (y − mean) / std,   u ↦ (u'_t − mean) / std   with   u'_{t,j} = u_{t−d_j, j}
 
-A `Dataset` holds experiments as the user gave them and what a model makes of them: the scales, the
-rows d_j after which each input acts, how long experiments are cut into windows, and of how many
-rows the states are stored. Everything that enters a model is encoded by it, and everything that
-leaves one is decoded.
+A `Dataset` holds the experiments in the user's units, and everything needed to convert them: the
+scales, the delay d_j of each input, the windows into which long experiments are cut, and the rows
+whose states are stored. All inputs of a model are encoded by it, and all outputs of a model are
+decoded by it.
 
-**Windows** make a long experiment parallel. A window is an experiment of its own that shares
-everything with the others but its states. It has T_w + 1 of them, the first of which stands for the
-same moment as the last of the window before, and is dropped when the windows are joined again:
+**Windows** allow a long experiment to be processed in parallel. A window is a separate experiment
+that shares everything with the others except its states. It has T_w + 1 states, the first of which
+stands for the same moment as the last state of the previous window, and is dropped when the windows
+are joined again:
 
     x₀ | x₁ … x_a | x_{a+1} … x_b | …        the states of windows of rows 0 … a−1, a … b−1, …
 
-**Stored states.** All states of all draws of a long experiment are more than a machine can hold.
-Draws then have those of its last rows, on which forecasts and diagnostics rest.
+**Stored states.** All states of all draws of a long experiment may not fit into memory. Draws then
+contain only the states of its last rows, from which forecasts and diagnostics are computed.
 """
 
 import warnings
@@ -45,7 +46,7 @@ LOOKBACK = 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """Experiments in the user's units, and what turns them into what a model sees.
+    """Experiments in the user's units, and their conversion to the model's units.
 
         dataset = Dataset.of([first, second], delay={"valve": 3})
         dataset.encode(dataset.align(new_rows))
@@ -54,16 +55,16 @@ class Dataset:
     Parameters
     ----------
     experiments : tuple of Series
-        Training data as the user gave them, all with the columns of the first. Outputs on which
+        Training data in the user's units, all with the columns of the first. Outputs on which
         unknown inputs acted are missing.
     scaler : Scaler
         Mean and standard deviation of each output, and of each input.
     delay : tuple of int
-        Rows after which each input acts; empty if all act at once.
+        Delay of each input in rows; empty if there are none.
     windows : int
-        Into how many windows each experiment is cut to be fitted.
+        Number of windows into which each experiment is cut for the fit.
     first_states : tuple of int
-        The first state of each experiment that draws have; empty if they have all.
+        The first state of each experiment that is stored in draws; empty if all are stored.
     """
 
     experiments: tuple[Series, ...]
@@ -99,17 +100,17 @@ class Dataset:
         windows: int = 1,
         outputs_scaling: Scaling = "standard",
     ) -> Self:
-        """The training data of a fit, checked.
+        """Check training data and create their dataset.
 
         Parameters
         ----------
         series
-            A `Series`, anything that `Series.of` takes, or a list of those.
+            A `Series`, anything that `Series.of` accepts, or a list of these.
         delay
-            Rows after which inputs act: one number, one for each by name or in order, or "auto" for
-            what `gpssm.delays` finds.
+            Delays of the inputs in rows: one number, one for each input by name or in order, or
+            "auto" for the estimates of `gpssm.delays`.
         windows
-            Into how many windows of nearly equal length each experiment is cut.
+            Number of windows of nearly equal length into which each experiment is cut.
         outputs_scaling
             How outputs are scaled: see `Scaler.fit`.
         """
@@ -158,16 +159,16 @@ class Dataset:
 
     @cached_property
     def acting(self) -> tuple[Series, ...]:
-        """The experiments with inputs in the rows on which they act, in the user's units."""
+        """The experiments with delayed inputs, in the user's units."""
         return tuple(_acting(rows, self.delay) for rows in self.experiments)
 
     @cached_property
     def scaled(self) -> tuple[Series, ...]:
-        """The experiments as a model sees them."""
+        """The experiments in the model's units, with delayed inputs."""
         return tuple(self.scaler.scale(rows) for rows in self.acting)
 
     def experiment(self, index: int) -> Series:
-        """One experiment by its number, in the user's units."""
+        """Return an experiment by its number, in the user's units."""
         number = len(self.experiments)
         if not is_whole(index) or not -number <= index < number:
             raise IndexError(
@@ -176,58 +177,57 @@ class Dataset:
         return self.experiments[index]
 
     def align(self, rows: Any) -> Series:
-        """New rows of one experiment with the columns of the training data, in the user's units."""
+        """Return new rows with the columns of the training data, in the user's units."""
         return align_rows(rows, self.experiments[0])
 
     def encode(self, rows: Series, past: Float[np.ndarray, "K Du"] | None = None) -> Series:
-        """Aligned rows as a model sees them: scaled, with inputs where they act.
+        """Return aligned rows in the model's units, with delayed inputs.
 
         Parameters
         ----------
         rows
-            Rows in the user's units, inputs where they were set.
+            Rows in the user's units, with inputs at the rows where they were set.
         past
-            The inputs of the K rows before, K the longest delay, NaN where they are unknown; by
-            default all are.
+            The inputs of the K previous rows, where K is the longest delay; NaN if unknown, which
+            is the default.
         """
         return self.scaler.scale(_acting(rows, self.delay, past))
 
     def encode_inputs(
         self, u: Float[np.ndarray, "*batch T Du"]
     ) -> Float[np.ndarray, "*batch T Du"]:
-        """Inputs of the rows on which they act, in the model's units."""
+        """Return delayed inputs in the model's units."""
         return self.scaler.scale_inputs(u)
 
     def decode_inputs(
         self, values: Float[np.ndarray, "*batch T Du"]
     ) -> Float[np.ndarray, "*batch T Du"]:
-        """Inputs of the model in the user's units, in the rows on which they act."""
+        """Return delayed inputs of the model in the user's units."""
         return values * np.array(self.scaler.input_std) + np.array(self.scaler.input_mean)
 
     def decode(self, values: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Paths or means of the outputs in the user's units."""
+        """Return paths or means of the outputs in the user's units."""
         return self.scaler.unscale_mean(values)
 
     def decode_variance(self, values: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Variances of the outputs in the user's units."""
+        """Return variances of the outputs in the user's units."""
         return self.scaler.unscale_variance(values)
 
     def inputs_ahead(
         self, u: Any, horizon: int | None = None, past: Float[np.ndarray, "K Du"] | None = None
     ) -> tuple[Float[np.ndarray, "H Du"], Float[np.ndarray, "H Du"]]:
-        """Inputs of the steps ahead, as they are set in the user's units, and as a model sees them.
+        """Return the inputs of future steps, as set in the user's units, and encoded for the model.
 
-        The last rows may be left out, and are then NaN, as far as every input acts after the
-        horizon.
+        The last rows may be left out, and are then NaN, if all their inputs act after the horizon.
 
         Parameters
         ----------
         u
-            What the user gave: anything with the columns of the inputs, or None if there are none.
+            Anything with the columns of the inputs, or None if there are no inputs.
         horizon
-            Number of steps; without it as many as u has rows, or one.
+            Number of steps; by default the number of rows of u, or one.
         past
-            The inputs of the rows before, as in `encode`.
+            The inputs of the previous rows, as in `encode`.
         """
         check_whole("horizon", horizon, 1, none="for as many steps as u has rows")
         ahead = np.zeros((0, len(self.inputs)))
@@ -253,9 +253,9 @@ class Dataset:
         return ahead, self.encode_inputs(arriving(ahead, self.delay, before))
 
     def past_inputs(self, index: int = -1, row: int | None = None) -> Float[np.ndarray, "K Du"]:
-        """The inputs of the K rows before a row of an experiment, K the longest delay.
+        """Return the inputs of the K rows before a row of an experiment, K being the longest delay.
 
-        They are NaN before the first row. Without a row, those before the end.
+        They are NaN before the first row. By default, the last K rows are returned.
         """
         series = self.experiment(index)
         row = len(series) if row is None else row
@@ -263,7 +263,8 @@ class Dataset:
         return np.concatenate([unknown, series.u])[row : row + len(unknown)]
 
     def extend(self, rows: Series, index: int | None = None) -> Self:
-        """The dataset with aligned rows after those of an experiment, or as an experiment."""
+        """Return the dataset with aligned rows appended to an experiment, or as a new
+        experiment."""
         experiments = [*self.experiments, rows]
         if index is not None:
             before = self.experiment(index)
@@ -282,15 +283,15 @@ class Dataset:
         return replace(self, experiments=stored, delay=(), first_states=())
 
     def store_last(self, rows: StoredRows, numbers: int) -> tuple[Self, tuple[str, ...]]:
-        """The dataset with the first state of each experiment that is stored, and notes about that.
+        """Return the dataset with the first stored state of each experiment, and notes about it.
 
         Parameters
         ----------
         rows
-            Number of last rows whose states are stored; "all"; or "auto", all if they take little
-            memory.
+            Number of last rows whose states are stored; "all"; or "auto", which is all if they take
+            little memory.
         numbers
-            In the states of one row, over all draws of all chains.
+            Numbers in the states of one row, over all draws of all chains.
         """
         number = is_whole(rows) and rows >= LOOKBACK
         if not number and not (isinstance(rows, str) and rows in ("auto", "all")):
@@ -312,7 +313,7 @@ class Dataset:
         return replace(self, first_states=first if any(first) else ()), notes
 
     def windowed(self) -> Self:
-        """The windows of all experiments, one after the other, each an experiment of its own."""
+        """Return the dataset whose experiments are the windows of all experiments."""
         windows, first_states = [], []
         for number, rows in enumerate(self.acting):
             stored = self.first_states[number] if self.first_states else 0
@@ -324,7 +325,8 @@ class Dataset:
         return replace(self, experiments=tuple(windows), delay=(), windows=1, first_states=dropped)
 
     def cut(self, paths: Any) -> Any:
-        """Paths of states (T+1, Dx) cut into the windows of experiments; names of starts stay."""
+        """Cut paths of states (T+1, Dx) into the windows of experiments; named starts are
+        unchanged."""
         if self.windows == 1 or isinstance(paths, str) or any(isinstance(x, str) for x in paths):
             return paths
         pairs = zip([paths] if np.ndim(paths[0]) == 1 else paths, self.experiments, strict=True)
@@ -335,7 +337,7 @@ class Dataset:
         ]
 
     def join(self, paths: Sequence[Any]) -> tuple[Any, ...]:
-        """The stored states of each window (chain, draw, _, Dx), joined for each experiment."""
+        """Join the stored states of each window (chain, draw, _, Dx) for each experiment."""
         if self.windows == 1:
             return tuple(paths)
         firsts = range(0, len(paths), self.windows)
@@ -346,7 +348,7 @@ class Dataset:
 
 
 def _report_constant_inputs(experiments: Sequence[Series]) -> None:
-    """Warn of inputs that never vary: what they do cannot be learned."""
+    """Warn of constant inputs, whose effect cannot be learned."""
     u = np.concatenate([rows.u for rows in experiments])
     for name, value, varies in zip(experiments[0].inputs, u[0], varying(u), strict=True):
         if not varies:
@@ -360,9 +362,9 @@ def _report_constant_inputs(experiments: Sequence[Series]) -> None:
 def _acting(
     series: Series, delay: Sequence[int], past: Float[np.ndarray, "K Du"] | None = None
 ) -> Series:
-    """Rows with inputs where they act, and outputs missing where unknown ones have acted on them.
+    """Return rows with delayed inputs; outputs on which unknown inputs acted are missing.
 
-    The inputs of the rows before are unknown where they are NaN, or without `past`.
+    Previous inputs are unknown if they are NaN or if `past` is None.
     """
     if not delay:
         return series
@@ -372,12 +374,12 @@ def _acting(
 
 
 def _unknown(delay: Sequence[int]) -> Float[np.ndarray, "K Du"]:
-    """The inputs before the first row of an experiment, which nobody knows."""
+    """Return the unknown inputs before the first row of an experiment, as NaN."""
     return np.full((max(delay, default=0), len(delay)), np.nan)
 
 
 def _without_unknown(series: Series, rows: int) -> Series:
-    """An experiment without the outputs of its first rows, on which unknown inputs acted."""
+    """Return an experiment whose first outputs, on which unknown inputs acted, are missing."""
     if np.isnan(series.y[:rows]).all():
         return series
     y = series.y.copy()

@@ -1,9 +1,9 @@
-"""Inputs that act some rows after they were set: how long that takes, and which arrive when.
+"""Inputs that act some rows after they were set: estimation and handling of delays.
 
     u'_{t,j} = u_{t−d_j, j}
 
-is what drives the step into row t, if input j is delayed by d_j rows. A model is given u', and
-never knows of u; its users give u, at the rows where it was set, and never have to shift anything.
+drives the step to row t if input j is delayed by d_j rows. Models receive u'. Users always pass u,
+at the rows where it was set, and never have to shift anything.
 """
 
 import math
@@ -27,9 +27,10 @@ Rows = Mapping[str, int] | Sequence[int] | int
 
 
 class Delays(NamedTuple):
-    """The delay of each input in rows, and the BIC of each that was tried, the others at theirs.
+    """The delay of each input in rows, and the BIC of each candidate, with the other inputs at
+    their best.
 
-    0 is an input that acts on the output of its own row, the least that a state-space model has.
+    An input with delay 0 acts on the output of the same row.
     """
 
     rows: dict[str, int]
@@ -45,23 +46,23 @@ class Delays(NamedTuple):
 
 
 def delays(series: Any, longest: int = LONGEST) -> Delays:
-    """Estimate after how many rows each input acts, from training rows.
+    """Estimate the delay of each input from training rows.
 
         print(gpssm.delays(train))
         posterior = gpssm.fit(train, delay="auto")  # with what it finds
 
-    For each delay d, least squares of y_t on y_{t−1}, …, y_{t−n} and the inputs u_{t−d}, …,
-    u_{t−d−m+1}, with the n up to 8 and m up to 2 that have the least BIC: the d with the least of
-    all, the inputs one after the other, twice over, if that is better than none beyond doubt. It is
-    an apparent delay: an output that answers slowly at first has one too, and a smooth input hardly
-    tells.
+    For each delay d, y_t is regressed on y_{t−1}, …, y_{t−n} and the inputs u_{t−d}, …, u_{t−d−m+1}
+    by least squares, with the n ≤ 8 and m ≤ 2 of least BIC. The estimate is the d of least BIC if
+    it is clearly better than no delay; inputs are treated one after the other, in two rounds. This
+    is an apparent delay: an output that responds slowly at first has one too, and a smooth input
+    provides little information.
 
     Parameters
     ----------
     series
-        What `Series.of` takes, or a list of those.
+        Data accepted by `Series.of`, or a list of these.
     longest
-        The longest delay that is tried, in rows.
+        The longest delay to try, in rows.
     """
     experiments = as_list(series)
     check_whole("longest", longest, 0)
@@ -86,15 +87,15 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
 def delayed(series: Any, rows: Rows) -> Any:
     """The series with delayed inputs; the first rows, whose inputs are unknown, are dropped.
 
-    A model fitted to it is given delayed inputs ever after; `fit(series, delay=rows)` is not. A
-    list of series gives a list.
+    A model fitted to the result always expects delayed inputs, unlike the result of `fit(series,
+    delay=rows)`. A list of series gives a list.
 
     Parameters
     ----------
     series
-        What `Series.of` takes, or a list of those.
+        Data accepted by `Series.of`, or a list of these.
     rows
-        The delays by name of the input, or one for each, or one for all.
+        The delays by name of the input, one for each input, or one for all inputs.
     """
     if isinstance(series, list | tuple):
         return [delayed(item, rows) for item in as_list(series)]
@@ -106,7 +107,7 @@ def delayed(series: Any, rows: Rows) -> Any:
 
 
 def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
-    """The rows d_j of each input as given or as `delays` finds them; empty if all are 0."""
+    """Return the delay d_j of each input, given or estimated; empty if all are 0."""
     experiments = as_list(series)
     names = experiments[0].inputs
     if isinstance(delay, str):
@@ -137,7 +138,7 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
 
 
 def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
-    """Inputs with their delays in words: pump (acts 3 rows later)."""
+    """Return the names of inputs with their delays, such as: pump (acts 3 rows later)."""
     late = dict(zip(names, lags, strict=False))
     return [
         f"{name} (acts {count(late[name], 'row')} later)" if late.get(name) else name
@@ -146,10 +147,11 @@ def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
 
 
 def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
-    """The inputs u' (T, Du) that arrive at the rows of u, of the K = max d rows before, and of u.
+    """Return the delayed inputs u' (T, Du) at the rows of u; `past` has the K = max d previous
+    rows.
 
-    Unknown ones, NaN at the beginning of `past`, are taken to have been as the first that is known.
-    In NumPy or JAX, as the arrays are; an input may be traced.
+    Unknown inputs, NaN at the beginning of `past`, are replaced by the first known value. Works for
+    NumPy and JAX arrays; inputs may be traced.
     """
     if not lags:
         return u
@@ -161,7 +163,7 @@ def arriving(u: Any, lags: Sequence[int], past: Any) -> Any:
 
 
 class _Regressions:
-    """Sums of products of all that regressions of each output are made of."""
+    """Sums of products for the regressions of each output."""
 
     def __init__(self, experiments: Sequence[Series], longest: int) -> None:
         self.outputs = experiments[0].output_dim
@@ -207,7 +209,7 @@ class _Regressions:
         return total
 
     def _residual(self, terms: list[int], output: int) -> float:
-        """The mean squared error of the regression of an output on these columns."""
+        """Return the mean squared error of the regression of an output on these columns."""
         gram = self.products[np.ix_(terms, terms)] + 1e-9 * self.rows * np.eye(len(terms))
         cross = self.products[terms, output]
         fitted = cross @ np.linalg.solve(gram, cross)
@@ -215,7 +217,8 @@ class _Regressions:
 
 
 def _columns(experiments: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:
-    """A row for each y_t: it, the outputs of `order` rows before, and inputs of all delays."""
+    """Return one row per y_t: y_t, the outputs of the `order` previous rows, and inputs at all
+    delays."""
     rows = []
     for series in experiments:
         t = np.arange(max(longest + WINDOW, order), len(series))

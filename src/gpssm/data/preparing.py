@@ -1,6 +1,6 @@
-"""Before a fit: trends taken out, other sampling times, experiments put together.
+"""Prepare data for a fit: remove trends, resample, and merge experiments.
 
-Each function takes series and gives new ones; nothing is fitted to rows that were not given.
+Each function returns new series and uses only the rows passed to it.
 """
 
 import math
@@ -19,15 +19,15 @@ from gpssm.data.series import Series, as_list
 def detrend(series: Any, order: int = 1) -> Any:
     """Remove a least-squares polynomial of time from each output.
 
-    Missing outputs stay missing; inputs stay as they are. A forecast of what is left has no trend
-    either. A list of series gives a list.
+    Missing outputs stay missing, and inputs do not change. Forecasts of the result do not contain
+    the trend. A list of series gives a list.
 
     Parameters
     ----------
     series
-        What `Series.of` takes, or a list of those.
+        Data accepted by `Series.of`, or a list of these.
     order
-        Of the polynomial: 0 is the mean, 1 a straight line.
+        Order of the polynomial: 0 is the mean, 1 a straight line.
     """
     check_whole("order", order, 0)
     if isinstance(series, list | tuple):
@@ -50,17 +50,17 @@ def detrend(series: Any, order: int = 1) -> Any:
 def resample(series: Any, factor: float) -> Any:
     """Resample to `factor` times as many rows.
 
-    Signals go through a zero-phase anti-alias filter (`scipy.signal.resample_poly`, the mean of
-    each taken out before and put back), so that nothing above half the new frequency folds back.
-    `Series.decimated` takes every so many rows without a filter, which is right for outputs that
-    hold no fast noise. Outputs may not be missing. A list of series gives a list.
+    Signals pass a zero-phase anti-alias filter (`scipy.signal.resample_poly`, with the mean removed
+    before and restored afterwards). `Series.decimated` selects every n-th row without a filter,
+    which is suitable for outputs without fast noise. Outputs must not be missing. A list of series
+    gives a list.
 
     Parameters
     ----------
     series
-        What `Series.of` takes, or a list of those.
+        Data accepted by `Series.of`, or a list of these.
     factor
-        The new number of rows for each old one: 0.25 for a quarter of them, 2 for twice as many.
+        The number of new rows per old row: 0.25 for a quarter of the rows, 2 for twice as many.
     """
     from scipy.signal import resample_poly
 
@@ -104,9 +104,8 @@ def resample(series: Any, factor: float) -> Any:
 
 
 def merge(*series: Any) -> list[Series]:
-    """Experiments as a list for `fit`, with the columns of the first, in its order.
+    """Merge experiments into a list for `fit`, with the columns of the first, in its order.
 
-    Each is a series, or a list of them, or of frames read by `Series.from_dataframe`. Units must
-    agree.
+    Each argument is a series or a list of series. Units must agree.
     """
     return as_list([rows for item in series for rows in as_list(item)])

@@ -1,7 +1,7 @@
-"""From a table on disk to a Series: text, Excel, MATLAB, NumPy and Parquet files.
+"""Read a Series from text, Excel, MATLAB, NumPy and Parquet files.
 
-A reader is a function of path and `Options` that returns columns and their units; `READERS` has the
-reader of each suffix.
+A reader is a function of path and `Options` that returns columns and their units; `READERS` maps
+suffixes to readers.
 """
 
 import csv
@@ -43,7 +43,7 @@ FIRST_LINES = 50  # of a file, which show how it is laid out
 
 
 class Options(NamedTuple):
-    """How cells of a file are to be read, as in `read`."""
+    """Options for reading the cells of a file, as in `read`."""
 
     na: tuple[Any, ...] = ()
     encoding: str | None = None
@@ -77,40 +77,41 @@ def read(
         read("logger.xlsx", "level", "pump", time=["date", "time"], na=["Bad", -9999])
         read("iddata.mat")  # an iddata of MATLAB, s = get(data)
 
-    In text files the delimiter (tab, semicolon, comma, in .dat and .txt also spaces), the header,
-    a row of units below it and lines of one cell above it are found out, with a warning where that
-    is doubtful. In .mat and .npz files a matrix `y` has the columns `y0`, `y1`, ...; one with
-    fewer rows than columns is refused. Without `outputs` a .mat file must have the struct of an
-    iddata, whose names, units and sampling time are taken.
+    In text files, the delimiter (tab, semicolon, comma; in .dat and .txt also spaces), the header,
+    a row of units below it and lines of one cell above it are detected, with a warning if the
+    result is doubtful. In .mat and .npz files, a matrix `y` has the columns `y0`, `y1`, ...; a
+    matrix with fewer rows than columns is refused. Without `outputs`, a .mat file must contain the
+    struct of an iddata object, whose names, units and sampling time are used.
 
     Parameters
     ----------
     path
         A .csv, .tsv, .dat, .txt, .xlsx, .mat, .npz or .parquet file.
     outputs, inputs
-        Columns, each by its name or by its number, counted from 0.
+        Columns by name or by number, counted from 0.
     name
-        The name of the series, by default that of the file.
+        The name of the series; by default, the name of the file.
     dt
-        Sampling time where there is no column of times.
+        Sampling time, if there is no column of times.
     time
-        The column of times, or those of the date and of the time of day; "auto" looks for one
-        among the columns that were not chosen; None counts rows.
+        The column of times, or the two columns of the date and the time of day; "auto" searches the
+        columns that are neither outputs nor inputs; None ignores times.
     regrid, controls, dayfirst, zone
-        How times are read and made regular: see `Series.from_dataframe`.
+        How times are read and put on a regular grid: see `Series.from_dataframe`.
     units
-        Units of columns by name; by default those of the row below the header.
+        Units of columns by name; by default, from the row below the header.
     na
-        What marks missing values, besides empty cells, NA, NaN and null: "Bad" or [-9999, "-"].
+        Markers of missing values other than empty cells, NA, NaN and null, such as "Bad" or [-9999,
+        "-"].
     encoding
-        Encoding of a text file, such as "latin-1"; by default UTF-8 or UTF-16, or else Latin-1
+        Encoding of a text file, such as "latin-1"; by default UTF-8 or UTF-16, otherwise Latin-1
         with a warning.
     skip
         Number of lines before the header, or before the data.
     thousands
-        The mark between thousands in a text file.
+        The thousands separator of a text file.
     sheet
-        Name or number of an Excel sheet; by default the first.
+        Name or number of an Excel sheet; the first by default.
     """
     path = check_path(path)
     if outputs is None:
@@ -147,7 +148,7 @@ def read(
 
 
 def _load(path: Path, options: Options) -> RawTable:
-    """The table of a file; whatever its parser stumbles over is an error in words."""
+    """Return the table of a file; problems of its parser become clear errors."""
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -184,7 +185,7 @@ def _check_file(path: Path) -> None:
 
 
 def _index(columns: Columns, column: Column, path: Path) -> int:
-    """Number of a column; raise with all columns and the nearest name if there is none."""
+    """Return the number of a column, or raise with all columns and the nearest name."""
     names = [label for label, _ in columns]
     if column in names:
         return names.index(str(column))
@@ -200,7 +201,8 @@ def _index(columns: Columns, column: Column, path: Path) -> int:
 
 
 def _frame(columns: Columns, chosen: list[int]) -> Any:
-    """The chosen columns, none twice and all of one length, and others of that length."""
+    """Return the chosen columns, which must be distinct and of equal length, and others of that
+    length."""
     import pandas
 
     if repeated := [columns[number][0] for number in set(chosen) if chosen.count(number) > 1]:
@@ -223,7 +225,7 @@ def _frame(columns: Columns, chosen: list[int]) -> Any:
 
 
 def _read_text(path: Path, options: Options, default_separator: str) -> RawTable:
-    """Table of a text file in the encoding that it is in."""
+    """Return the table of a text file, after detecting its encoding."""
     with path.open("rb") as file:
         head = file.read(4096)
     if options.encoding is not None:
@@ -248,7 +250,7 @@ def _read_text(path: Path, options: Options, default_separator: str) -> RawTable
 
 
 def _parse(path: Path, options: Options, default_separator: str, encoding: str) -> RawTable:
-    """Table of a text file; the names of columns without a header are empty."""
+    """Return the table of a text file; without a header, column names are empty."""
     separator, decimal, names, units, start = _layout(path, options, default_separator, encoding)
     frame = read_csv(
         path,
@@ -284,16 +286,16 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
 def _layout(
     path: Path, options: Options, default_separator: str, encoding: str
 ) -> tuple[str, str, list[str], list[str], int]:
-    """How the file is laid out, as its first lines show it.
+    """Return the layout of the file, from its first lines.
 
     Returns
     -------
     separator, decimal
-        The marks between cells (without a tab, semicolon or comma the default) and in numbers.
+        The delimiter (the default if there is no tab, semicolon or comma) and the decimal mark.
     names, units
-        Of the columns, empty without.
+        Names and units of columns; empty if there are none.
     start
-        The line that the data begin with.
+        The first line of the data.
     """
     with path.open(encoding=encoding, newline="") as file:
         written = (
@@ -340,7 +342,7 @@ def _layout(
 
 
 def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list[str]]:
-    """How many rows are above the table, the names of its columns, and their units."""
+    """Return the number of rows above the table, the names of its columns, and their units."""
     rows = [_without_blank_end(cells) for cells in rows]
     above = 0
     while above < len(rows) - 2 and len(rows[above]) == 1 < len(rows[-1]):
@@ -378,7 +380,8 @@ def _separator(line: str) -> str | None:
 
 
 def _is_doubtful(name: str) -> bool:
-    """Whether a name has a fraction or an exponent, or neither letters nor digits."""
+    """Whether a name looks like a number with a fraction or exponent, or has no letters or
+    digits."""
     return bool(name) and not (any(map(str.isalnum, name)) if _is_text(name) else name.isdigit())
 
 
@@ -388,7 +391,7 @@ def _shown(names: list[str]) -> str:
 
 
 def _doubt(path: Path, line: tuple[int, str], message: str) -> None:
-    """Warn of a line whose part in the file had to be guessed."""
+    """Warn of a line whose role in the file had to be guessed."""
     text = line[1].strip()
     text = text if len(text) <= 60 else f"{text[:60]}…"
     warnings.warn(
@@ -397,7 +400,7 @@ def _doubt(path: Path, line: tuple[int, str], message: str) -> None:
 
 
 def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
-    """Cells of every line, stripped; quoted cells may hold separators."""
+    """Return the stripped cells of every line; quoted cells may contain separators."""
     if separator == WHITESPACE:
         return (line.split() for line in lines)
     return ([cell.strip() for cell in cells] for cells in csv.reader(lines, delimiter=separator))
@@ -448,10 +451,10 @@ def _read_excel(path: Path, options: Options) -> RawTable:
 
 
 def _read_arrays(path: Path, options: Options) -> RawTable:
-    """Columns of the vectors and matrices of numbers; a row vector counts as a column.
+    """Return the columns of all numeric vectors and matrices; a row vector is a column.
 
-    A matrix that is wider than high stays whole: which way time runs in it is asked when it is
-    chosen.
+    A matrix that is wider than high stays whole, because the direction of time in it is unclear;
+    choosing it is an error.
     """
     from scipy.io import loadmat
 
@@ -488,7 +491,7 @@ def _read_parquet(path: Path, options: Options) -> RawTable:
 
 
 def _without_marks(values: Any, options: Options) -> Any:
-    """Values with those that mark missing ones missing."""
+    """Return the values with markers of missing values replaced by NaN."""
     if not options.na:
         return values
     import pandas

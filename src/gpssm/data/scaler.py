@@ -1,4 +1,4 @@
-"""Scaling of outputs and inputs with the statistics of the training data, and back."""
+"""Scaling of outputs and inputs by statistics of the training data."""
 
 import sys
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class Scaler:
         scaled = scaler.scale(test)
         scaler.unscale_mean(scaled.y)  # test.y, up to rounding
 
-    All results are NumPy arrays. The fields have an entry for each column; they are plain tuples of
-    floats, so that a scaler can be compared, hashed and written to a file as it is.
+    All results are NumPy arrays. The fields have one entry per column; they are tuples of floats,
+    so that a scaler can be compared, hashed and stored.
     """
 
     output_mean: tuple[float, ...]
@@ -51,12 +51,12 @@ class Scaler:
     def fit(
         cls, series: Any, *, outputs: Scaling = "standard", inputs: Scaling = "standard"
     ) -> "Scaler":
-        """Scaler of training series, over all their rows; missing outputs are left out.
+        """Compute the scaler from all rows of the training series; missing outputs are ignored.
 
         Parameters
         ----------
         series
-            What `Series.of` takes, or a list of those.
+            Data accepted by `Series.of`, or a list of these.
         outputs, inputs
             "standard" shifts to mean 0 and divides by the standard deviation; "scale" only divides,
             so that zero and signs keep their meaning; "none" changes nothing. A constant column is
@@ -67,7 +67,8 @@ class Scaler:
         return cls(*_statistics(y, outputs), *_statistics(u, inputs))
 
     def scale(self, series: Series) -> Series:
-        """The series in scaled units; its names, sampling time and missing values stay."""
+        """Return the series in scaled units, with the same names, sampling time and missing
+        values."""
         if not isinstance(series, Series):
             raise TypeError(
                 f"a Series is scaled; got {type(series)}. For inputs alone there is scale_inputs"
@@ -77,28 +78,29 @@ class Scaler:
         return replace(series, y=y, u=u)
 
     def scale_inputs(self, u: Any) -> Float[np.ndarray, "*batch T Du"]:
-        """Inputs (..., T, Du) in scaled units: (u − input_mean) / input_std."""
+        """Return inputs (..., T, Du) in scaled units, (u − input_mean) / input_std."""
         return _to_scaled(u, self.input_mean, self.input_std, "inputs")
 
     def unscale_mean(self, y: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Means or paths (..., Dy) in the user's units: output_std · y + output_mean."""
+        """Return means or paths (..., Dy) in the user's units, output_std · y + output_mean."""
         array = _checked(y, self.output_std, "outputs")
         return array * np.array(self.output_std) + np.array(self.output_mean)
 
     def unscale_variance(self, variance: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Variances (..., Dy) in the user's units: output_std² · variance."""
+        """Return variances (..., Dy) in the user's units, output_std² · variance."""
         return _checked(variance, self.output_std, "outputs") * np.square(self.output_std)
 
 
 def output_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """The standard deviation of each output over all rows: the unit of scores that rank."""
+    """Return the standard deviation of each output over all rows, the unit of scores for
+    ranking."""
     return np.nanstd(np.concatenate([rows.y for rows in series]), axis=0)
 
 
 def _statistics(
     rows: Float[np.ndarray, "T D"], scaling: Scaling
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and standard deviations of columns over the entries that are not NaN."""
+    """Return means and standard deviations of columns over the entries that are not NaN."""
     if not isinstance(scaling, str) or scaling not in get_args(Scaling):
         raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
     if scaling == "none":
@@ -120,7 +122,7 @@ def _to_scaled(
     kind: str,
     names: tuple[str, ...] = (),
 ) -> np.ndarray:
-    """(values − mean) / std; what is further out than a model can reckon with is refused."""
+    """Return (values − mean) / std; raise for values too far out for a model."""
     array = _checked(values, std, kind)
     with np.errstate(over="ignore"):
         scaled = (array - np.array(mean)) / np.array(std)
@@ -136,7 +138,7 @@ def _to_scaled(
 
 
 def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray, "*batch D"]:
-    """NumPy array of `values`, whose last axis fits: one column would broadcast to any number."""
+    """Return `values` as a NumPy array after checking its last axis, to prevent broadcasting."""
     try:
         array = np.asarray(values)
     except ValueError:

@@ -1,7 +1,7 @@
-"""One observed time series: outputs y, inputs u, and what the user calls them.
+"""An observed time series: outputs y, inputs u, and their names, units and times.
 
 Time: `u[t]` drives `states[t] → states[t+1]` and `states[t+1]` emits `y[t]`, so y and u have T rows
-each. NaN in y means missing, any entry; an input is always known.
+each. NaN in y marks missing entries; inputs must not be missing.
 """
 
 import math
@@ -36,26 +36,26 @@ class Series:
         train, test = series.split(0.5)
 
     Values are stored as read-only float64 arrays. Slices, splits and forecasts keep the times. For
-    JAX a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
-    structure: equal shapes never compile twice, and what comes out of `jit` or `tree.map` has
-    default names.
+    JAX, a Series is a pytree of the two leaves (y, u). The names are deliberately not part of its
+    structure, so that equal shapes never compile twice; results of `jit` or `tree.map` have default
+    names.
 
     Parameters
     ----------
     y, u
-        Arrays, lists, or objects of pandas or xarray, whose column names are kept; one dimension
-        is a single column.
+        Arrays, lists, or objects of pandas or xarray, whose column names are kept. One-dimensional
+        data are a single column.
     name
-        What the series is called.
+        Name of the series.
     dt
-        The sampling time where rows are only counted; in seconds if they have dates.
+        The sampling time, if there are no times; in seconds if rows have dates.
     outputs, inputs
         Names of the columns.
     window
-        Number of first rows that are given to a model to find its initial state.
+        Number of first rows from which a model may determine its initial state.
     time
-        A column of numbers or dates at equal distances, one a row; by default the index of y or u
-        if that holds times.
+        A column of equally spaced numbers or dates, one per row; by default the index of y or u if
+        it contains times.
     clock
         The times as a `Clock`.
     units
@@ -121,7 +121,7 @@ class Series:
 
     @property
     def axis(self) -> Clock | None:
-        """The clock, or that which counts rows by `dt`; None where neither is known."""
+        """The clock, or a clock that counts rows by `dt`; None if neither is known."""
         return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
 
     @property
@@ -143,7 +143,7 @@ class Series:
         zone: str | None = None,
         **settings: Any,
     ) -> "Series":
-        """From columns of a table, with the time of a column or of its index.
+        """Create a series from columns of a table, with times from a column or the index.
 
             Series.from_dataframe(frame, outputs=["level"], inputs=["pump"], units={"level": "m"})
 
@@ -154,21 +154,21 @@ class Series:
         outputs, inputs
             Names of the columns.
         time
-            The column of times, or those of the date and of the time of day; "auto" takes the index
-            if it holds dates, or numbers under a name such as time or t, or else the first other
-            column that does; None counts rows.
+            The column of times, or the two columns of the date and the time of day. "auto" uses the
+            index if it contains dates, or numbers under a name such as time or t; otherwise the
+            first other column that does. None ignores times.
         regrid
-            Whether rows go to the nearest point of a regular grid, missing ones as missing outputs;
-            a number of seconds (or of the unit of `time`), or text like "10min", is the grid's
-            step.
+            Whether to move rows to the nearest point of a regular grid, with missing outputs where
+            there is no row. A number of seconds (or of the unit of `time`), or text such as
+            "10min", sets the step of the grid.
         controls
-            The rule for inputs where rows are missing: "hold" or "interpolate".
+            How to fill inputs in missing rows: "hold" or "interpolate".
         dayfirst
-            Whether dates written like 01/02/2024 begin with the day.
+            Whether dates such as 01/02/2024 begin with the day.
         zone
-            The time zone of dates without one, such as "Europe/Berlin".
+            The time zone of dates that have none, such as "Europe/Berlin".
         **settings
-            Others of `Series`: name, dt, window, units.
+            Other parameters of `Series`: name, dt, window, units.
         """
         table = as_frame(frame)
         if table is None:
@@ -198,7 +198,7 @@ class Series:
         return cls(y, u, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """A pandas DataFrame of outputs and inputs, indexed by time, or by row number without."""
+        """Return a pandas DataFrame of outputs and inputs, indexed by time or row number."""
         import pandas
 
         rows = pandas.RangeIndex(len(self), name="row")
@@ -207,7 +207,8 @@ class Series:
         return pandas.DataFrame(np.hstack([self.y, self.u]), index=index, columns=names)
 
     def describe(self) -> "pd.DataFrame":
-        """A table with one row per signal: role, unit, mean, std, min, max and missing values."""
+        """Return a table with one row per signal: role, unit, mean, std, min, max, missing
+        values."""
         import pandas
 
         frame = self.to_dataframe()
@@ -245,13 +246,13 @@ class Series:
         return replace(self, y=self.y[rows], u=self.u[rows], clock=clock)
 
     def split(self, at: Any) -> tuple["Series", "Series"]:
-        """Split into the rows before `at` and the rest, neither of them empty.
+        """Split into the rows before `at` and the rest; neither may be empty.
 
         Parameters
         ----------
         at
-            Number of a row; a fraction of the length, of which the floor is taken; or, where rows
-            have dates, a date, "2024-03-31 12:00".
+            A row number; a fraction of the length, rounded down; or, if rows have dates, a date
+            such as "2024-03-31 12:00".
         """
         axis, last = self.axis, len(self) - 1
         if is_whole(at):
@@ -277,11 +278,11 @@ class Series:
         return self[:cut], self[cut:]
 
     def decimated(self, every: int) -> "Series":
-        """The last output of each block of `every` rows, and the mean of its inputs.
+        """Return the last output of each block of `every` rows, and the mean of its inputs.
 
-        Outputs are values that were measured, and the mean is what an input adds up to between two
-        of them. Rows that fill no block at the end are left out. `window` becomes the number of
-        blocks that lie within it, at least one.
+        Outputs are thus measured values, and inputs are averaged over the time between them. Rows
+        at the end that do not fill a block are dropped. `window` becomes the number of blocks that
+        lie within it, at least one.
         """
         if not (is_real(every) and 1 <= every <= len(self) and every % 1 == 0):
             raise ValueError(
@@ -301,7 +302,7 @@ class Series:
         outputs: Sequence[str] | str | None = None,
         inputs: Sequence[str] | str | None = None,
     ) -> "Series | list[Series]":
-        """From whatever holds a series; a list or tuple of those gives a list.
+        """Create a series from any supported data; a list or tuple of such data gives a list.
 
             Series.of(y, u)
             Series.of(frame, outputs=["level"], inputs=["pump"])
@@ -311,13 +312,13 @@ class Series:
         ----------
         data
             A Series; outputs as an array; a DataFrame of pandas or polars or a Dataset of xarray,
-            whose columns `outputs` and `inputs` name; or an object with `.u` and `.y`, whose
-            `sampling_time` and `state_initialization_window_length` become `dt` and `window`, as
-            `nonlinear_benchmarks` has them.
+            with columns named by `outputs` and `inputs`; or an object with attributes `u` and `y`,
+            such as those of `nonlinear_benchmarks`, whose `sampling_time` and
+            `state_initialization_window_length` become `dt` and `window`.
         u
-            Inputs, where outputs are an array.
+            Inputs, if the outputs are an array.
         outputs, inputs
-            Columns of a table, or names for those of arrays.
+            Column names of a table, or names for the columns of arrays.
         """
         if type(data) in (list, tuple) and (not data or any(map(_holds_series, data))):
             return [_single(item, u, outputs, inputs) for item in data]
@@ -358,7 +359,8 @@ def as_list(
     outputs: Sequence[str] | str | None = None,
     inputs: Sequence[str] | str | None = None,
 ) -> list[Series]:
-    """What `Series.of` takes as a non-empty list, with the columns, units and step of the first."""
+    """Return data for `Series.of` as a non-empty list, with the columns, units and step of the
+    first."""
     series = Series.of(data, u, outputs, inputs)
     if isinstance(series, Series):
         return [series]
@@ -374,15 +376,15 @@ def as_list(
 
 
 def align_rows(rows: Any, like: Series) -> Series:
-    """Rows of one experiment with the columns and units of another.
+    """Return rows of one experiment with the columns and units of another.
 
-    Columns go by name, or by position where they have no names. Units and sampling times that both
-    have must agree.
+    Columns are matched by name, or by position if they have no names. Units and sampling times must
+    agree if both experiments have them.
 
     Parameters
     ----------
     rows
-        What `Series.of` takes, one experiment; of a table, the columns that `like` has.
+        One experiment, as accepted by `Series.of`; from a table, the columns of `like` are used.
     like
         The other experiment.
     """
@@ -413,10 +415,10 @@ def align_rows(rows: Any, like: Series) -> Series:
 
 
 def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
-    """The times of the rows of a table as `from_dataframe` is asked for them, or None.
+    """Return the times of the rows of a table by the rules of `from_dataframe`, or None.
 
-    "auto" stands for the index if it holds times, or else the first column that does and was not
-    chosen, joined with the first column of times of the day where there is one.
+    "auto" uses the index if it contains times, otherwise the first such column that is neither
+    output nor input, joined with the first column of times of the day, if there is one.
     """
     auto = isinstance(time, str) and time == "auto"
     columns = () if time is None or auto else as_tuple(time)
@@ -445,10 +447,10 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
 
 
 def check_trainable(series: Any, min_length: int = 10) -> None:
-    """Refuse to train on series that are too short, or on an output that never varies.
+    """Raise if series are too short to train on, or if an output never varies.
 
-    With several series an output may be constant or missing in some of them, not in all.
-    Forecasting needs none of this, so it is not part of making a Series.
+    With several series, an output may be constant or missing in some of them, but not in all.
+    Forecasting does not need this, so the constructor of Series does not check it.
     """
     experiments = as_list(series)
     for index, rows in enumerate(experiments):
@@ -468,9 +470,9 @@ def check_trainable(series: Any, min_length: int = 10) -> None:
 
 
 def varying(rows: Float[np.ndarray, "T D"]) -> Bool[np.ndarray, " D"]:
-    """Which columns vary by more than rounding errors; NaN entries are ignored.
+    """Return which columns vary by more than rounding errors; NaN entries are ignored.
 
-    A column varies when max − min > RELATIVE_SPREAD · max |x|; one that is all NaN does not.
+    A column varies if max − min > RELATIVE_SPREAD · max |x|; a column of only NaN does not.
     """
     highest = np.max(rows, axis=0, where=~np.isnan(rows), initial=-np.inf)
     lowest = np.min(rows, axis=0, where=~np.isnan(rows), initial=np.inf)
@@ -482,7 +484,7 @@ def _holds_series(thing: Any) -> bool:
 
 
 def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
-    """The series of `Series.of` that is not of a list."""
+    """Return the single series for data that are not a list."""
     table = as_frame(data)
     if table is not None:
         if outputs is None:
@@ -515,7 +517,7 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
 def _check_values(
     y: np.ndarray, outputs: tuple[str, ...], u: np.ndarray, inputs: tuple[str, ...]
 ) -> None:
-    """Refuse what no model can use; a NaN in y is missing, one in u is an error."""
+    """Raise for values that no model can use; NaN in y is missing, NaN in u is an error."""
     if y.size == 0:
         raise ValueError(f"y must have at least one row and one column; got shape {y.shape}")
     if len(y) != len(u):
@@ -534,7 +536,7 @@ def _check_values(
 
 
 def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
-    """The clock of the column of times, or of the times that y or u have as their index."""
+    """Return the clock of the column of times, or of the index of y or u."""
     if time is not None:
         if len(time) != rows:
             raise ValueError(
@@ -553,7 +555,7 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
 
 
 def _as_names(names: Any) -> tuple[str, ...]:
-    """The names of columns, of which there may be a single one."""
+    """Return column names as a tuple; a single name is allowed."""
     listed = as_tuple(names)
     if not all(isinstance(name, str) for name in listed):
         raise TypeError(f"columns are chosen by a name, or a list of names; got {names!r}")
@@ -572,13 +574,13 @@ def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str
 
 
 def _set(series: Series, **fields: Any) -> None:
-    """Set the fields of a frozen series, while it is being made."""
+    """Set the fields of a frozen series during its construction."""
     for key, value in fields.items():
         object.__setattr__(series, key, value)
 
 
 def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
-    """A series of leaves that may be tracers or placeholders: nothing about them is checked."""
+    """Return a series of leaves that may be tracers or placeholders, without checks."""
     series = object.__new__(kind)
     names = {"outputs": default_names("y", y), "inputs": default_names("u", u)}
     _set(series, y=y, u=u, name=None, dt=None, window=None, clock=None, units={}, **names, **more)
@@ -586,7 +588,7 @@ def bare(kind: type[S], y: Any, u: Any, **more: Any) -> S:
 
 
 def register_leaves(kind: type[S], *names: str) -> None:
-    """Make a kind of series a pytree for JAX, of leaves by these names."""
+    """Register a class of series as a JAX pytree with leaves of these names."""
     keys = tuple(map(jax.tree_util.GetAttrKey, names))
     jax.tree_util.register_pytree_with_keys(
         kind,

@@ -104,8 +104,7 @@ def with_settings(
 def parse_settings(
     method: Any, settings: Mapping[str, Any], runtime_fields: Sequence[str] = RUNTIME_FIELDS
 ) -> tuple[Spec, Runtime]:
-    """Return the spec and the runtime from a method and settings by name, including the method's
-    settings.
+    """Return the spec and the runtime from a method and settings by name.
 
     Parameters
     ----------
@@ -162,8 +161,7 @@ def build_model(
 
 
 def _signature() -> inspect.Signature:
-    """Return the signature of `fit` with the fields of both dataclasses, for help and
-    completion."""
+    """Return the signature of `fit` with the fields of `Spec` and `Runtime`, for help texts."""
     own = [
         parameter
         for parameter in inspect.signature(fit).parameters.values()

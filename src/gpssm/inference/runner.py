@@ -104,15 +104,15 @@ class Sample(NamedTuple):
     draws
         Draws with leading axes (chain, draw).
     info
-        The sampler's figures, one for each draw.
+        Diagnostics of the sampler for each draw.
     warmup
-        The sampler's figures in the warm-up, with leading axes (chain, iteration).
+        Diagnostics of the sampler in the warm-up, with leading axes (chain, iteration).
     compile_seconds
         Seconds of compilation.
     run_seconds
         Seconds of the iterations.
     notes
-        What the user should know about the run.
+        Messages to the user about the run.
     """
 
     draws: Draw
@@ -126,7 +126,8 @@ class Sample(NamedTuple):
 class Loop:
     """A run in progress.
 
-    Its blocks are the iterations of the warm-up, then `thin` iterations and a draw each.
+    Its blocks are single iterations in the warm-up; afterwards, each block is `thin` iterations and
+    a draw.
 
     Parameters
     ----------
@@ -135,9 +136,9 @@ class Loop:
     chains
         The compiled chains.
     checkpoint
-        Where to save the run after each chunk; None not to save it.
+        Where to save the run after each chunk; None does not save it.
     num_shared
-        The number of first blocks that the pilot does for all chains.
+        The number of first blocks that the pilot chain runs for all chains.
     """
 
     def __init__(
@@ -156,14 +157,14 @@ class Loop:
         self.notes: list[str] = []
 
     def run(self, report: Report, pressed: Callable[[], bool]) -> None:
-        """Advance chunk by chunk to the end, or until the user interrupts.
+        """Advance chunk by chunk until the end or an interruption by the user.
 
         Parameters
         ----------
         report
             Called with the status after each chunk.
         pressed
-            Whether the user has asked for the end.
+            Whether the user has interrupted the run.
         """
         num_warmup = self.settings.num_warmup
         num_blocks = num_warmup + self.settings.num_draws
@@ -196,7 +197,7 @@ class Loop:
         return self.iterations(self.settings.num_warmup + self.settings.num_draws)
 
     def result(self) -> Sample:
-        """Return what has been drawn so far."""
+        """Return the draws so far."""
         sampled = [chunk for chunk in self.chunks if chunk.draws is not None]
         draws = _join([chunk.draws for chunk in sampled])
         info = _join([chunk.info for chunk in sampled])
@@ -207,9 +208,7 @@ class Loop:
         return Sample(draws, info, warmup, *seconds, tuple(self.notes))
 
     def _begin(self) -> Any:
-        """Return the carry to continue from: that of the checkpoint, or without one that of the
-        start.
-        """
+        """Return the carry to continue from, of the checkpoint or the start."""
         saved = None
         if self.checkpoint is not None:
             carry, chunk = self.chains.shapes
@@ -223,7 +222,7 @@ class Loop:
         return carry
 
     def _save(self, begin: int, carry: Any) -> None:
-        """Write a checkpoint; a disk that fails ends the checkpoints, not the run."""
+        """Write a checkpoint; if the disk fails, the run continues without checkpoints."""
         if self.checkpoint is None:
             return
         try:
@@ -264,7 +263,7 @@ class Loop:
         self.notes.append(f"{message}: {num_draws} draws a chain were kept. {advice}")
 
     def _status(self, info: Info) -> Status:
-        """Return where the run stands after a chunk with these figures."""
+        """Return the status of the run after a chunk with these diagnostics."""
         sampled = [chunk.info.log_target for chunk in self.chunks if chunk.draws is not None]
         rhat = float("nan")
         if sampled:
@@ -287,7 +286,7 @@ def _join(parts: Sequence[Any]) -> Any:
 def _fingerprint(
     series: list[Series], runtime: Runtime, identity: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what a checkpoint must agree with to be continued."""
+    """Return a fingerprint that must match for a checkpoint to be continued."""
     return {
         "data": digest(series),
         **identity,
@@ -309,29 +308,29 @@ def run_chains(
     separate: bool = False,
     least_rows: Sequence[int] = (),
 ) -> Sample:
-    """Run a method's chains from their starts, on scaled series.
+    """Run the chains of a method from their starts, on scaled series.
 
     Parameters
     ----------
     method
         The settings of the method.
     starts
-        One start for all chains, or one for each: models that differ in the values of their
-        leaves. Where each chain has its own, no part of the warm-up is shared.
+        One start for all chains, or one for each chain: models that differ in the values of their
+        leaves. With separate starts, no part of the warm-up is shared.
     series
-        Scaled, with inputs as they arrive.
+        Scaled series with delayed inputs.
     runtime
-        Chains, seed, and how the run is done.
+        Chains, seed and other settings of the run.
     identity
-        What a checkpoint must agree with besides data, seed and number of chains; the method and
-        the models by default.
+        What must match for a checkpoint to be continued, besides data, seed and number of chains;
+        by default, the method and the models.
     kept_from
-        The first state of each series that draws hold; None for all.
+        The first state of each series that draws contain; None for all.
     separate
-        Whether each chain has a start of its own, even if there is only one chain: no part of the
-        warm-up is then shared.
+        Whether chains have separate starts, even if there is only one chain: no part of the warm-up
+        is then shared.
     least_rows
-        Rows that each series is padded to at least; see `Chains`.
+        Minimum number of rows to which each series is padded; see `Chains`.
     """
     if len(starts) not in (1, runtime.num_chains):
         raise ValueError(

@@ -55,7 +55,7 @@ class ChainStart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """What a fit is asked for.
+    """The specification of a fit.
 
     Parameters
     ----------
@@ -207,8 +207,7 @@ class Spec:
         )
 
     def replace(self, **changes: Any) -> Self:
-        """Return the spec with other values; num_warmup, num_draws and thin are passed to the
-        method.
+        """Return the spec with other values, including num_warmup, num_draws and thin.
 
         If the method is "auto", these three settings select `ffvd`.
         """
@@ -250,8 +249,7 @@ class Spec:
         return plain
 
     def describe(self) -> dict[str, Any]:
-        """Return all settings as plain values for tables and files; objects are represented by
-        their type."""
+        """Return all settings as plain values for tables and files; objects by their type."""
         return {name: _plain(value) for name, value in self.to_dict().items()}
 
     def scale(self, series: Sequence[Series]) -> tuple[Scaler, list[Series]]:
@@ -297,8 +295,7 @@ class Spec:
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
     def order_of(self, series: Sequence[Series]) -> int:
-        """Return the best order of a linear state-space model at the horizon, at least the number
-        of outputs."""
+        """Return the best order of a linear model at the horizon; at least one state per output."""
         likelihood = uninformed_likelihood(self.likelihood, series[0].output_dim)
         scaled = pseudo_series(self.scale(series)[1], likelihood)
         return max(council(scaled, self.horizon, members=("ss",)).orders[0], series[0].output_dim)
