@@ -1,11 +1,11 @@
-"""Posteriors and new rows: where the state is after them, and predictions along them.
+"""Filter new rows, predict along them, and simulate new experiments.
 
     condition    p(x_t | y_≤t, draw)                the state, to forecast from
     predict      p(y_t | y_≤t−steps, draw)          some steps ahead, all along a series
     simulate     p(y_{k+1:k+H} | y_≤k, draw)        a new experiment, of which k rows are known
 
-Weights and parameters of every draw stay as they were learned. The filters are in `filtering.py`,
-the paths in `rollout.py`.
+The weights and parameters of all draws stay fixed. The filters are in `filtering.py`, the paths in
+`rollout.py`.
 """
 
 import dataclasses
@@ -61,26 +61,26 @@ def condition(
     seed: int = 0,
     index: int = -1,
 ) -> "Posterior":
-    """Return the posterior of the state after new rows; functions and parameters stay.
+    """Return the posterior after filtering new rows; functions and parameters stay fixed.
 
         later = posterior.condition(new_rows)
         later.forecast(u=future_inputs)
 
-    Rows go through a filter, in constant time and memory per row, and give the same result in one
-    call or in many. With a linear-Gaussian emission the state is taken to be Gaussian given the
-    draw, which is exact where the transition is linear.
+    A filter processes the rows, in constant time and memory per row. Passing rows in one call or in
+    several gives the same result. With a linear-Gaussian emission, the state given the draw is
+    approximated by a Gaussian, which is exact if the transition is linear.
 
     Parameters
     ----------
     series : Series, DataFrame or array
-        Outputs and inputs in the user's units; columns go by name, or by position where they have
-        none. Missing outputs are left out.
+        Outputs and inputs in the user's units; columns are matched by name, or by position if they
+        have no names. Missing outputs are ignored.
     new_experiment : bool
-        Whether the state starts afresh, x₀ ~ N(0, I). Otherwise the rows follow the end of a
+        Whether the rows are a new experiment with x₀ ~ N(0, I). Otherwise they follow the end of a
         training series, or the rows of earlier calls.
     num_particles : int, optional
-        Particles per draw. By default a Gaussian stands for the state if the emission is
-        linear-Gaussian, and 64 particles if not. Later rows keep to the choice of the first.
+        Particles per draw. By default, the state is represented by a Gaussian if the emission is
+        linear-Gaussian, otherwise by 64 particles. Later calls use the choice of the first.
     seed : int
         Seed of the particles.
     index : int
@@ -109,7 +109,7 @@ def condition_at(
     seed: int = 0,
     index: int = -1,
 ) -> Iterator[Any]:
-    """Yield `condition` on the first r rows of a series for each r, in one pass over it.
+    """Yield the posterior conditioned on the first r rows of a series for each r, in one pass.
 
         origins = range(0, 500, 10)
         for row, origin in zip(origins, condition_at(posterior, test, origins)):
@@ -122,7 +122,7 @@ def condition_at(
     series, new_experiment, num_particles, seed, index
         As in `condition`.
     rows : sequence of int
-        Numbers that increase, from 0 to the length of the series; equal distances compile once.
+        Increasing numbers from 0 to the length of the series; equal distances compile only once.
 
     Yields
     ------
@@ -178,14 +178,14 @@ def predict(
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
 ) -> Forecast:
-    """Return the forecast of each row given its inputs and the outputs up to `steps` rows before.
+    """Predict each row from its inputs and the outputs up to `steps` rows before.
 
         posterior.predict(test, steps=5).score(test)
 
-    The first `steps` rows are predicted from what was known before the series. The paths at a row
-    are a sample of the distribution of that row; along the rows they are not one future, for which
-    there are `forecast` and `simulate`. Paths that left in the `steps` before a row are in
-    `diagnostics`, row by row.
+    The first `steps` rows are predicted from the data before the series. The paths at a row are a
+    sample from the predictive distribution of that row. A path does not connect rows into one
+    future; use `forecast` or `simulate` for that. `diagnostics` has, for each row, the share of
+    paths that left the known region within the `steps` before it.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def predict(
     steps : int
         Steps ahead.
     num_paths, noise, bounds, calibrated
-        As in `forecast`. Draws without a path are not filtered: few paths are quick.
+        As in `forecast`. Draws without a path are not filtered, so few paths take less time.
     seed : int
         Seed of particles and paths.
 
@@ -251,7 +251,7 @@ def simulate(
     calibrated: bool | None = None,
     one_function: bool = False,
 ) -> Forecast:
-    """Return a simulation of a new experiment, of which no output is known but those of `warmup`.
+    """Simulate a new experiment from its inputs and the first rows, `warmup`.
 
         posterior.simulate(test.u[50:], warmup=test[:50])
 
@@ -260,8 +260,8 @@ def simulate(
     u : array, DataFrame or Series, optional
         Inputs after the warm-up.
     warmup : Series, DataFrame or array, optional
-        The first rows of the experiment, outputs and inputs, from which its state is filtered.
-        Without any the state starts at x₀ ~ N(0, I).
+        The first rows of the experiment, outputs and inputs, from which its state is estimated. By
+        default, the state starts at x₀ ~ N(0, I).
     horizon, num_paths, seed, noise, bounds, calibrated, one_function
         As in `forecast`.
     num_particles
@@ -296,11 +296,11 @@ class NewRows(NamedTuple):
     Parameters
     ----------
     raw, scaled
-        In the user's units, and as the model takes them, with inputs in the rows on which they act.
+        The rows in the user's units, and in the model's units with delayed inputs.
     clock
         The times of the experiment.
     past
-        The last inputs after the rows, as many as the longest delay.
+        The inputs of the last rows, as many as the longest delay.
     """
 
     raw: Series
@@ -310,7 +310,7 @@ class NewRows(NamedTuple):
 
 
 def new_rows(posterior: "Posterior", series: Any, new_experiment: bool, index: int) -> NewRows:
-    """Return rows of a user, checked against the training data."""
+    """Check the user's rows against the training data and return them."""
     raw = posterior.dataset.align(series)
     clock = _experiment_clock(posterior, raw, new_experiment, index)
     before = past_inputs(posterior, index, new_experiment)
@@ -321,9 +321,9 @@ def new_rows(posterior: "Posterior", series: Any, new_experiment: bool, index: i
 def _experiment_clock(
     posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int
 ) -> Clock | None:
-    """Return the times of the experiment of the rows, from its first row on.
+    """Return the clock of the experiment of the rows, from its first row on.
 
-    Rows that should follow others, and by their own dates do not, are warned about.
+    Warn if the times of rows that should follow others contradict this.
     """
     if new_experiment:
         return None if rows is None else rows.axis
@@ -346,7 +346,7 @@ def _experiment_clock(
 def resolve_particles(
     posterior: "Posterior", num_particles: int | None, new_experiment: bool
 ) -> int | None:
-    """Return the number of particles per draw, None for a Gaussian; refuse another than before."""
+    """Return the number of particles per draw, None for a Gaussian; raise if it changes."""
     if num_particles is not None:
         check_whole("num_particles", num_particles, 2)
         entries = posterior.num_chains * posterior.num_draws * posterior.model.state_dim
@@ -375,13 +375,14 @@ def begin(
 ) -> tuple[FilterState, int]:
     """Return the state of these draws before new rows, and the number of rows before.
 
-    A new experiment starts at x₀ ~ N(0, I). Otherwise the state is that after earlier rows; or,
-    after the training series, what its last `lookback` rows leave of each draw's state before them:
+    A new experiment starts at x₀ ~ N(0, I). Otherwise the state is the one after earlier rows or,
+    after the training series, the state of each draw `lookback` rows before its end, filtered
+    through these rows:
 
         x_{T−lookback} ~ p(x_{T−lookback} | y_{1:T}, v),  x_T ~ p(x_T | x_{T−lookback}, y_{1:T}, v)
 
-    has the distribution of the last states for every lookback, and more of it within each draw the
-    further it goes back.
+    This has the distribution of the last states for every lookback; with a longer lookback, more of
+    its spread is within each draw.
     """
     if new_experiment:
         dim = posterior.model.state_dim
@@ -415,9 +416,9 @@ def filter_rows(
     seed: int,
     rates: Float[np.ndarray, " S"] | None = None,
 ) -> Filtered:
-    """Filter scaled rows under these draws, from the state before them, after so many rows.
+    """Filter scaled rows for these draws, from the state before them.
 
-    With `rates`, the state is that of the weights too.
+    With `rates`, the state includes the weights.
     """
     members, keys = members_of(posterior, draws), filter_keys(seed, draws)
     factors = None if rates is None else jnp.asarray(rates)
@@ -426,7 +427,7 @@ def filter_rows(
 
 @jax.jit
 def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
-    """Return a key for the filter of each draw, which no forecast of the same seed has."""
+    """Return a random key for the filter of each draw, different from those of forecasts."""
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), FILTER)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws))
 
@@ -440,7 +441,7 @@ def _at_start(
     index: int = -1,
     following: Series | None = None,
 ) -> "Posterior":
-    """Return the posterior before any new row; the rows that will follow tell the times."""
+    """Return the posterior before any new row, with the times of the rows that will follow."""
     seed = check_seed(seed)
     clock = _experiment_clock(posterior, following, new_experiment, index)
     number = resolve_particles(posterior, num_particles, new_experiment)
@@ -457,7 +458,7 @@ def _with_state(
     clock: Clock | None,
     past: Float[np.ndarray, "K Du"],
 ) -> "Posterior":
-    """Return the posterior after so many rows; weights that were learned stay as they are."""
+    """Return the posterior with a new state after `rows` rows; learned weights are unchanged."""
     state = split_chains(state, posterior.draws)
     learned = posterior.learned
     if learned is not None:

@@ -1,8 +1,8 @@
 """A forecast: paths of future outputs in the user's units, and statistics of them.
 
-The paths are draws from p(y_{T+1:T+H} | data), one function draw per path, so that every figure of
-a forecast is a statistic over paths: nothing is assumed Gaussian. `rollout.py` runs them; here is
-which draws to run, from where, with which inputs, and back to the user's units.
+The paths are draws from p(y_{T+1:T+H} | data), with one draw of the function per path. All results
+are statistics over paths; none assumes a Gaussian distribution. `rollout.py` runs the paths; this
+file chooses the draws, start states and inputs, and converts the results to the user's units.
 """
 
 import warnings
@@ -59,20 +59,20 @@ ARRAYS = 5  # of paths that a forecast has in memory: outputs, and two pairs of 
 
 @dataclass(frozen=True, eq=False)
 class ForecastDiagnostics:
-    """How far a forecast can be trusted, step by step.
+    """Diagnostics of a forecast at each step.
 
     Parameters
     ----------
     left_by_step : array (H,)
-        Share of the paths that had left the region the model knows by each step, or were not
-        finite, where paths are not replaced.
+        Share of the paths that had left the known region by each step; or that were not finite, if
+        paths are not replaced.
     novelty : array (H,)
-        Mean over living paths of B(z)/k(z, z): the share of the prior variance of f that the data
-        leave open, 0 where f is known and 1 far from all data.
+        Mean of B(z)/k(z, z) over the remaining paths: the share of the prior variance of f that the
+        inducing points do not explain, 0 where f is known and 1 far from all data.
     replaced
-        Whether paths that left were continued by others, or from a new state.
+        Whether paths that left were replaced by others, or restarted from another state.
     u : array (H, Du)
-        Inputs in the rows on which they act, in the user's units.
+        Delayed inputs in the user's units.
     input_range
         Lowest and highest value of each input in training.
     """
@@ -85,12 +85,13 @@ class ForecastDiagnostics:
 
     @property
     def share_left(self) -> float:
-        """The share of the paths that left before the end."""
+        """The share of the paths that left before the last step."""
         return float(self.left_by_step[-1])
 
     @property
     def excursion(self) -> Float[np.ndarray, "H Du"]:
-        """How far each input is outside its training range, in widths of that range; 0 inside."""
+        """How far each input is outside its training range, in units of the width of that range; 0
+        inside."""
         if self.u is None or not self.input_range:
             return np.zeros((len(self.left_by_step), 0))
         low, high = np.reshape(list(self.input_range.values()), (-1, 2)).T
@@ -100,13 +101,14 @@ class ForecastDiagnostics:
 
     @property
     def trusted(self) -> Bool[np.ndarray, " H"]:
-        """Whether inputs are in their training range and hardly any path has left, by step."""
+        """Whether, at each step, inputs are in their training range and at most 5 % of the paths
+        have left."""
         inside = (self.excursion <= checks.SLIGHT_EXCURSION).all(axis=1)
         return inside & (self.left_by_step <= checks.SHARE_LEFT)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings about the forecast, one sentence each; empty where there are none."""
+        """Warnings about the forecast, one sentence each; empty if there are none."""
         results = (checks.check_paths(self), *checks.check_inputs(self))
         return tuple(check.sentence for check in results if check.level != "good")
 
@@ -126,20 +128,20 @@ class Forecast:
     outputs, inputs
         Names of the columns.
     start
-        Row number of the first step, counted from the first row of the series that it follows.
+        Row number of the first step, counted from the first row of the preceding series.
     u : array (H, Du)
-        The inputs it was made with.
+        The inputs of the forecast.
     dt, clock
         Sampling time, and times of the rows.
     moments, moments_ahead : pair of arrays (S, H, Dy), optional
-        Mean and variance of p(y_t | the path's state), and of p(y_t | its state before), whose
-        mixture over paths is smoother.
+        Mean and variance of y_t given the state of the path, and given its previous state, for
+        smoother density estimates.
     diagnostics
-        How far it can be trusted.
+        Diagnostics of the forecast.
     units
         Units of columns by name.
     scale : array (Dy,), optional
-        Standard deviation of each training output, the unit of scores that rank.
+        Standard deviation of each training output, the unit of scores for ranking.
     """
 
     paths: Float[np.ndarray, "S H Dy"]
@@ -165,20 +167,20 @@ class Forecast:
         acting: Float[np.ndarray, "H Du"],
         **settings: Any,
     ) -> Self:
-        """Return the forecast of simulated paths, in the user's units.
+        """Create the forecast from simulated paths, in the user's units.
 
         Parameters
         ----------
         paths
             Paths of at least H steps.
         posterior
-            The posterior they are of.
+            The posterior of the paths.
         bounds
-            The bounds they were held in.
+            The bounds of the known region.
         u
-            The inputs as they are set, in the user's units.
+            The inputs at the rows where they are set, in the user's units.
         acting
-            The inputs in the rows on which they act, in the model's units.
+            The delayed inputs in the model's units.
         settings
             `start`, `dt` and `clock`.
         """
@@ -209,7 +211,8 @@ class Forecast:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """All paths of forecasts of the same steps: a mixture, weighted by numbers of paths."""
+        """Join the paths of forecasts of the same steps into a mixture, weighted by numbers of
+        paths."""
         sizes = [len(part.paths) for part in parts]
         joint = parts[0]._each(lambda *leaves: np.concatenate(leaves), *parts[1:])
         shown = [part.diagnostics for part in parts if part.diagnostics is not None]
@@ -223,12 +226,12 @@ class Forecast:
         return replace(joint, diagnostics=replace(shown[0], replaced=replaced, **means))
 
     def thinned(self, num_paths: int) -> Self:
-        """The forecast with this number of its paths, evenly spaced among all."""
+        """Return the forecast with this number of its paths, evenly spaced."""
         chosen = np.arange(num_paths) * len(self.paths) // num_paths
         return self._each(lambda leaf: leaf[chosen])
 
     def _each(self, function: Callable[..., np.ndarray], *others: Self) -> Self:
-        """The forecast with a function of every array of its paths, and of those of others."""
+        """Return the forecast with a function applied to every array of paths."""
         arrays = ((part.paths, part.moments, part.moments_ahead) for part in (self, *others))
         paths, moments, ahead = jax.tree.map(function, *arrays)
         return replace(self, paths=paths, moments=moments, moments_ahead=ahead)
@@ -240,22 +243,22 @@ class Forecast:
 
     @property
     def steps(self) -> np.ndarray:
-        """The row numbers (H,) of the steps in the series that the forecast follows."""
+        """The row numbers (H,) of the steps, counted from the first row of the preceding series."""
         return self.start + np.arange(self.horizon)
 
     @property
     def axis(self) -> Clock | None:
-        """The time of rows: the clock, or that which counts them by `dt`; None without either."""
+        """The clock, or a clock that counts rows by `dt`; None if neither is known."""
         return self.clock or (None if self.dt is None else Clock(0.0, self.dt))
 
     @property
     def time(self) -> np.ndarray:
-        """When the steps are (H,): dates (datetime64[ns], UTC), numbers, or else row numbers."""
+        """The times of the steps (H,): dates (datetime64[ns], UTC), numbers, or row numbers."""
         return self.steps if self.axis is None else self.axis.times(self.horizon, self.start)
 
     @property
     def trusted(self) -> Bool[np.ndarray, " H"]:
-        """Whether the model knows the region of each step, as `ForecastDiagnostics.trusted`."""
+        """Whether each step is in the known region; see `ForecastDiagnostics.trusted`."""
         return self.diagnostics.trusted if self.diagnostics else np.ones(self.horizon, bool)
 
     @property
@@ -274,9 +277,9 @@ class Forecast:
         return self.quantile(0.5)
 
     def quantile(self, q: float | Sequence[float]) -> Float[np.ndarray, "*q H Dy"]:
-        """Quantiles over paths: (H, Dy) of one probability, (len(q), H, Dy) of several.
+        """Return quantiles over paths: (H, Dy) for one probability, (len(q), H, Dy) for several.
 
-        Probability q is at the q (S + 1)-th smallest path, interpolated, as in
+        The quantile of probability q is the q (S + 1)-th smallest path, interpolated, as in
         `gpssm.metrics.central_interval`.
         """
         shares = check_shares("a quantile's probability", q, ends=True)
@@ -287,14 +290,15 @@ class Forecast:
     def interval(
         self, level: float = 0.9
     ) -> tuple[Float[np.ndarray, "H Dy"], Float[np.ndarray, "H Dy"]]:
-        """The central interval that holds the share `level` of the paths: (low, high), (H, Dy)."""
+        """Return the central interval (low, high), each (H, Dy), with the share `level` of the
+        paths."""
         return metrics.central_interval(self.paths, level)
 
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
-        """A pandas DataFrame with one row per step: mean, std, and limits of central intervals.
+        """Return a pandas DataFrame with one row per step: mean, std, and limits of intervals.
 
-        Its index continues that of the training data, where they had times; else it counts rows,
-        `step`. The last column says whether the step is `trusted`.
+        Its index continues the times of the training data, or counts rows (`step`) if there are
+        none. The last column, `trusted`, tells whether the step is in the known region.
 
         Parameters
         ----------
@@ -320,10 +324,10 @@ class Forecast:
         return pandas.DataFrame(columns, index=index)
 
     def to_xarray(self) -> Any:
-        """The paths as an xarray Dataset: variables (path, time) of outputs, (time) of inputs.
+        """Return an xarray Dataset with variables (path, time) for outputs and (time) for inputs.
 
-        Times are dates in UTC, numbers, or row numbers under the name `step` where no time is
-        known; `trusted` is a coordinate. Units are attributes of the variables.
+        Times are dates in UTC, numbers, or, if no times are known, row numbers named `step`;
+        `trusted` is a coordinate. Units are attributes of the variables.
         """
         import xarray
 
@@ -338,25 +342,26 @@ class Forecast:
         return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
 
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
-        """Scores of the paths against what happened: see `gpssm.metrics.score`.
+        """Score the paths against the actual outputs; see `gpssm.metrics.score`.
 
-        Figures in the user's units are averages over outputs, of little meaning where those have
-        units of their own: `nrmse` and `ncrps` are in standard deviations of the training outputs,
-        and `score_outputs` judges each alone.
+        Scores in the user's units are averages over outputs, which mean little if the outputs have
+        different units. `nrmse` and `ncrps` are in standard deviations of the training outputs, and
+        `score_outputs` scores each output separately.
 
         Parameters
         ----------
         actual
-            What happened: see `rows_of`.
+            The actual outputs; see `rows_of`.
         levels
-            Levels of the intervals whose coverage is counted.
+            Levels of the intervals whose coverage is computed.
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
     def score_outputs(
         self, actual: Any, levels: Sequence[float] = metrics.LEVELS
     ) -> dict[str, dict[str, Any]]:
-        """`score` of each output in its own units, by name; those never observed are left out."""
+        """Return the scores of each output by name, in its units; unobserved outputs are left
+        out."""
         return metrics.score_outputs(
             self.paths, self.rows_of(actual), self.outputs, **self._judged_by(levels)
         )
@@ -376,15 +381,15 @@ class Forecast:
         history: Any = None,
         levels: Sequence[float] = LEVELS,
     ) -> Any:
-        """Draw a fan of intervals around the median, one panel per output; needs matplotlib.
+        """Plot intervals around the median, one panel per output; requires matplotlib.
 
         Parameters
         ----------
         actual
-            What happened, in black: a Series or an array of at least H rows.
+            The actual outputs, in black: a Series or an array of at least H rows.
         history
-            What came before, in grey: a Series or an array that ends where the forecast starts; as
-            many of its last rows as are twice the horizon are shown.
+            The previous outputs, in grey: a Series or an array that ends where the forecast starts,
+            of which the last 2 H rows are shown.
         levels
             Levels of the intervals.
         """
@@ -393,7 +398,8 @@ class Forecast:
         return plot_forecast(self, actual, history, levels)
 
     def rows_of(self, actual: Any) -> Float[np.ndarray, "H Dy"]:
-        """What happened: the rows at the times of the steps if both have times, else the first."""
+        """Return the rows at the times of the steps if both have times, otherwise the first H
+        rows."""
         values = align_columns(actual, self.outputs, "y")
         times = _times_of(actual)
         clock = self.clock
@@ -410,7 +416,7 @@ class Forecast:
         return values[: self.horizon]
 
     def _rows_at(self, times: Times) -> Int[np.ndarray, " H"]:
-        """The numbers of the rows at the times of the steps; raise if one has none."""
+        """Return the numbers of the rows at the times of the steps; raise if a step has no row."""
         assert self.clock is not None
         steps = self.clock.times(self.horizon, self.start).astype(times.ticks.dtype)
         middles = times.ticks[:-1] + np.diff(times.ticks) / 2
@@ -469,7 +475,7 @@ class Forecast:
 
 
 def _times_of(rows: Any) -> Times | None:
-    """The times of rows that have some: of a Series with a clock, or a DataFrame with dates."""
+    """Return the times of a Series with a clock or a DataFrame with dates, otherwise None."""
     index = getattr(rows, "index", None)
     if isinstance(rows, Series):
         named = rows.clock is not None and rows.clock.name is not None
@@ -491,7 +497,7 @@ def forecast(
     calibrated: bool | None = None,
     one_function: bool = False,
 ) -> Forecast:
-    """Paths of the outputs after the end of the data, each of the function of one draw.
+    """Forecast the outputs after the end of the data.
 
         forecast = posterior.forecast(u=future_inputs)
 
@@ -500,28 +506,30 @@ def forecast(
     posterior
         The posterior.
     horizon
-        Number of steps; without it, as many as `u` has rows, or 30 where there are no inputs.
+        Number of steps; by default the number of rows of `u`, or 30 if there are no inputs.
     u
         Inputs in the user's units, one row per step: an array, a DataFrame (columns by name) or a
-        Series. With a delay, as they are set: those of the last steps, which arrive after the
-        horizon, may be left out.
+        Series. If inputs are delayed, pass them at the rows where they are set; the last rows,
+        which act after the horizon, may be left out.
     num_paths
-        Number of paths, spread evenly over the draws of all chains.
+        Number of paths, spread evenly over the draws of all chains; each path follows one draw.
     seed
         Seed of the paths.
     noise
-        Whether paths have observation noise; without it they are E[y_t | x_{t+1}].
+        Whether paths include observation noise; without it, they are E[y_t | x_{t+1}].
     index
-        The training series that the forecast follows; of no effect after `condition`.
+        The training series that the forecast continues; no effect after `condition`.
     bounds
-        A path that leaves the box around its draw's training states, this many times as wide as
-        their range, is continued by one that stayed; None for no box. See `Forecast.diagnostics`.
+        Width of the known region, a box around the training states of each draw, in multiples of
+        their range. A path that leaves it is replaced by one inside. None for no box. See
+        `Forecast.diagnostics`.
     calibrated
-        Whether paths are as wide as `calibrate` says; None if it has been called.
+        Whether to widen paths by the factors of `calibrate`; None does so if the posterior is
+        calibrated.
     one_function
-        Whether what the weights leave open about f, B(z), is drawn as one function per path, not
-        afresh at each step (`rollout.py`). Of no effect where nothing is left open, as by a Hilbert
-        basis, or the kernel is a user's own without random features.
+        Whether the residual of f with variance B(z) is sampled as one function per path instead of
+        independently at each step (`rollout.py`). No effect for bases without a residual, such as
+        the Hilbert basis, and for user-defined kernels without random features.
     """
     dataset, current = posterior.dataset, posterior.current
     series, seed = dataset.experiment(index), check_seed(seed)
@@ -554,7 +562,7 @@ def forecast(
 
 
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
-    """Check a number of paths of so many entries each, and the width of their box."""
+    """Check the number of paths and their number of entries, and the width of the box."""
     check_whole("num_paths", num_paths, 1)
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
@@ -562,7 +570,7 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
 
 
 def warn_of_paths(forecast: Forecast) -> None:
-    """Warn of a forecast most of whose paths left, or that is not finite."""
+    """Warn if most paths of a forecast have left the known region or are not finite."""
     shown = forecast.diagnostics
     if shown and (shown.share_left > MANY or (shown.excursion > checks.LARGE_EXCURSION).any()):
         warnings.warn(" ".join(shown.notes), stacklevel=4)
@@ -578,18 +586,18 @@ def widened(
     steps: Int[np.ndarray, " H"],
     calibrated: bool | None,
 ) -> Forecast:
-    """Return the forecast as wide as a calibration says.
+    """Return the forecast widened by a calibration.
 
     Parameters
     ----------
     forecast
-        The forecast as the model has it.
+        The forecast of the model.
     calibration
-        What was measured.
+        The calibration.
     steps
-        How many steps ahead each row is.
+        Number of steps ahead of each row.
     calibrated
-        Whether to do so; None if there is a calibration.
+        Whether to widen; None does so if there is a calibration.
     """
     if not (calibrated is None or isinstance(calibrated, bool)):
         raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
@@ -614,10 +622,10 @@ def start_states(
     keys: PRNGKeyArray,
     scale: Float[Array, " S"],
 ) -> Float[Array, "S P Dx"]:
-    """Where the paths with these keys (S, P) start: at a particle of their draw's cloud, by weight.
+    """Return the start of paths with keys (S, P): particles of each draw's cloud, by weight.
 
-    A Gaussian cloud's variances are scaled. Without a cloud it is the draw's last state of training
-    series `index`.
+    The variances of a Gaussian cloud are scaled. Without a cloud, paths start at the last state of
+    each draw in training series `index`.
     """
     if posterior.current is None:
         last = merge_chains(posterior.draws.states[index])[draws, -1]

@@ -1,20 +1,22 @@
-"""Learning from rows as they come, in constant time and memory per row.
+"""Learn from new rows, in constant time and memory per row.
 
-Given its states in training the weights of a draw are Gaussian, exactly: N(P⁻¹b, P⁻¹), as in
-`model/target.py`; that is where v starts. From there the filter of `filtering.py` holds [x; v] as
-one Gaussian under each draw, at a cost of Dx²M² per row and draw. The posterior that results has
-weights drawn anew from what is known of them, one set per draw, and the state given those: it
-forecasts, conditions and saves as any posterior does. They are the weights of some rows ahead, for
-which a forecast needs them: what drifts is less certain there. Where the last outputs were a
-surprise, all variances of a forecast are scaled alike; that of the weights is, as they are drawn.
+Given the training states of a draw, the distribution of its weights is exactly Gaussian, N(P⁻¹b,
+P⁻¹), as in `model/target.py`; this is the initial distribution of v. From there, the filter of
+`filtering.py` tracks [x; v] as one Gaussian for each draw, at a cost of Dx²M² per row and draw. In
+the resulting posterior, each draw has newly sampled weights and the state given these weights, so
+it forecasts, conditions and saves like any posterior. The weights are sampled for some rows ahead,
+as a forecast needs them; weights that drift are less certain there. If the last outputs were
+surprising, all variances of a forecast are scaled by the same factor, including the variance from
+which the weights are sampled.
 
-**How fast to forget** is not known, and training rows may hold no sign of it; nor do the errors of
-the next row tell which memory forecasts best thirty rows ahead, where models are not quite right.
-So with "auto" the memory 1/(1 − λ) is one more thing that draws differ in. It is infinite, as long
-as the longest training series, half as long, and so on down to a sixteenth: the widest range of
-these with which forecasts inside that series, after its first third, have a CRPS at most `PREMIUM`
-above the best. To forget where nothing drifts costs accuracy, but little where many draws remember;
-not to forget where something does costs more.
+**Speed of forgetting.** The speed of a future drift is unknown, and the training rows may show no
+sign of it. If the model is only approximately right, one-step errors do not tell which memory
+forecasts best thirty rows ahead either. With "auto", the memory 1/(1 − λ) therefore differs between
+draws. The candidates are an infinite memory, the length of the longest training series, half of it,
+and so on down to a sixteenth. Draws are spread over the widest range of these for which forecasts
+inside that series, after its first third, have a CRPS at most `PREMIUM` above the best. If nothing
+drifts, forgetting costs accuracy, but little if many draws have a long memory; if something drifts,
+not forgetting costs more.
 """
 
 import dataclasses
@@ -91,30 +93,30 @@ def learn(
     seed: int = 0,
     index: int = -1,
 ) -> "Posterior":
-    """Return the posterior of state and weights after new rows; parameters stay as learned.
+    """Return the posterior after learning from new rows; parameters stay fixed.
 
         later = posterior.learn(new_rows)
         later.forecast(u=future_inputs)
 
-    Where `condition` finds the state alone and `update` samples anew, this goes on learning the
-    function, with all that was known of it before, in constant time per row. Rows give the same
-    result in one call or in many.
+    `condition` updates only the state and `update` samples again; `learn` updates the state and the
+    function, in constant time per row. Passing rows in one call or in several gives the same
+    result.
 
     Parameters
     ----------
     series : Series, DataFrame or array
-        Outputs and inputs in the user's units; columns go by name, or by position where they have
-        none. Missing outputs are left out.
+        Outputs and inputs in the user's units; columns are matched by name, or by position if they
+        have no names. Missing outputs are ignored.
     forgetting : float, sequence of float or "auto", optional
-        λ, the factor by which a row counts less one row later, for systems that drift: 1 for those
-        that do not, 0.99 to remember a hundred rows or so. The draws are spread over several
-        factors; "auto" takes all that cost little in the training rows. Later calls keep to that
-        of the first, and it is 1 if never given.
+        λ, the factor per row by which the weight of past rows decreases: 1 for systems that do not
+        drift, 0.99 for a memory of about a hundred rows. With several factors, the draws are spread
+        over them; "auto" uses all factors that cost little accuracy in the training rows. Later
+        calls use the factors of the first call; the default is 1.
     new_experiment : bool
-        Whether the state starts afresh, x₀ ~ N(0, I). Otherwise the rows follow the end of a
+        Whether the rows are a new experiment with x₀ ~ N(0, I). Otherwise they follow the end of a
         training series, or the rows of earlier calls.
     max_draws : int
-        Draws to continue with, evenly spaced: each holds a covariance of all weights.
+        Number of draws to continue with, evenly spaced; each stores a covariance of all weights.
     seed : int
         Seed of the weights.
     index : int
@@ -156,7 +158,8 @@ def learn(
 
 
 def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
-    """Return the widest range of λ that costs little in the training rows; 1 if none can tell."""
+    """Return the widest range of λ that costs little in the training rows; 1 if there are too few
+    rows."""
     scores = score_forgetting(posterior)
     limit = (1 + PREMIUM) * min(scores.values())
     allowed = [rates for rates, score in scores.items() if score <= limit < np.inf]
@@ -165,12 +168,12 @@ def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
 
 @in_double_precision
 def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
-    """Return the mean CRPS of forecasts inside the longest training series, by ranges of λ.
+    """Return the mean CRPS of forecasts inside the longest training series for ranges of λ.
 
-    It is in standard deviations of the outputs. From each draw's state after the first third, and
-    the weights given its states up to there, rows are learned with each λ, and forecasts made on
-    the way. The scores are those of the paths of neighbouring λ together. A λ that is far from the
-    best ends the search.
+    The CRPS is in standard deviations of the outputs. Starting from the state of each draw after
+    the first third, and from its weights given the states up to there, rows are learned with each
+    λ, with forecasts on the way. Each score is for the joint paths of neighbouring λ. The search
+    ends at the first λ that is far from the best.
     """
     dataset = posterior.dataset
     index = int(np.argmax([len(item) for item in dataset.experiments]))
@@ -208,8 +211,8 @@ def _begin(
 ) -> tuple[FilterState, int]:
     """Return [x; v] before the new rows, and the number of rows of their experiment before.
 
-    After the training series it is what the last rows leave of each draw's state before them, as
-    in `condition`, and of the weights given the states up to there.
+    After the training series, the state is filtered through the last rows, as in `condition`, and
+    the weights are those given the states before these rows.
     """
     learned = posterior.learned
     draws = np.arange(len(rates))
@@ -229,7 +232,7 @@ def _begin(
 
 
 def _training_state(posterior: "Posterior", index: int, before: int) -> FilterState:
-    """Return each draw's state at a row of a training series, with its weights given the past."""
+    """Return the state of each draw at a training row, and its weights given the past."""
     x = jnp.asarray(merge_chains(posterior.draws.states[index])[:, before])
     return joint_state(gaussian_state(x, 0.0), *_training_weights(posterior, index, before))
 
@@ -242,7 +245,7 @@ def _training_weights(
     Parameters
     ----------
     index
-        Of this series only the states up to the row `before` count; of the others, all.
+        For this series, only the states up to the row `before` are used; for the others, all.
     """
     scaled = posterior.dataset.scaled
     stops = [len(rows) for rows in scaled]
@@ -265,7 +268,7 @@ def _training_weights(
 def _weight_moments(
     model: GPSSM, draw: Draw, series: list[Series]
 ) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
-    """Return P⁻¹b and P⁻¹, 0 and I where there are no rows."""
+    """Return P⁻¹b and P⁻¹, or 0 and I if there are no rows."""
     if not series:
         dim, size = draw.weights.shape
         return jnp.zeros((dim, size)), jnp.broadcast_to(jnp.eye(size), (dim, size, size))
@@ -281,11 +284,11 @@ def _draw(
     dim: int,
     num_particles: int | None,
 ) -> tuple[Float[Array, "S N"], FilterState]:
-    """Draw weights of AHEAD rows from now, and return them with the state given those.
+    """Sample weights for AHEAD rows ahead, and return them with the state given them.
 
         v = v̄ + √s L ε,   x | v ~ N(x̄ + √s G ε, Cov(x) − GGᵀ),   LLᵀ = Cov(v),  G = Cov(x, v) L⁻ᵀ
 
-    The state's own covariance is scaled by s when a forecast starts from it.
+    The covariance of the state itself is scaled by s when a forecast starts from it.
     """
 
     def draw(inputs: tuple[FilterState, Array, PRNGKeyArray]) -> tuple[Array, ...]:
@@ -318,7 +321,7 @@ def _with_learned(
     past: Float[np.ndarray, "K Du"],
     seed: int = 0,
 ) -> "Posterior":
-    """Return the posterior after so many rows, with weights and state drawn from [x; v]."""
+    """Return the posterior after `rows` rows, with weights and states sampled from [x; v]."""
     number = None if isinstance(posterior.model.likelihood, Gaussian) else NUM_PARTICLES
     rates = np.full(len(state.mean), rates)
     keys = filter_keys(seed, np.arange(len(rates)))
@@ -333,7 +336,7 @@ def _with_learned(
 
 
 def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
-    """Refuse what `learn` cannot do."""
+    """Raise for settings that `learn` does not support."""
     check_whole("max_draws", max_draws, 1)
     if not posterior.learns:
         raise ValueError(

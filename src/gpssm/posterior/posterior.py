@@ -1,4 +1,4 @@
-"""What a fit returns: draws from the posterior, and what can be done with them."""
+"""The result of a fit: draws from the posterior, and the methods that use them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,32 +58,32 @@ class Posterior:
     Parameters
     ----------
     model
-        The model with the values the fit started from.
+        The model with its initial values.
     draws
         States, one array (chain, draw, T+1, Dx) for each series, in scaled units; weights (chain,
-        draw, Dx, M); and by name the leaves that are not fixed. Of a long series, draws may have
-        the states of its last rows only (`dataset.first_states`).
+        draw, Dx, M); and, by name, the parameters that are not fixed. For a long series, draws may
+        contain only the states of its last rows (`dataset.first_states`).
     info, warmup
-        The sampler's figures for the draws, and for the iterations of the warm-up.
+        Diagnostics of the sampler for the draws, and for the iterations of the warm-up.
     dataset
-        The training data in the user's units, which turns these into the model's and back.
+        The training data, with the conversion between the user's units and the model's.
     spec
-        What the fit was asked for.
+        The specification of the fit.
     seconds
-        What it took.
+        The time that the fit took.
     seed
-        Its seed.
+        The seed of the fit.
     notes
-        What went wrong, if anything did.
+        Messages about problems during the fit.
     current
-        Where the state is now; None for the end of the training series, where each draw has a last
-        state of its own.
+        The current state; None for the end of the training series, where each draw has a last
+        state.
     calibration
-        What `calibrate` measured, None before.
+        The result of `calibrate`, or None.
     learned
-        What `learn` knows of the weights.
+        The state of `learn`, the distribution of the weights, or None.
     comparison
-        The starts that were compared, one row each.
+        The compared starts, one row each.
     """
 
     model: GPSSM
@@ -176,28 +176,29 @@ class Posterior:
 
     @property
     def method(self) -> str:
-        """The name of the fit's method."""
+        """The name of the method."""
         return self.spec.method_name
 
     @property
     def learns(self) -> bool:
-        """Whether the method learned a transition as it sampled, unlike the linear baselines."""
+        """Whether the method samples a learned transition, unlike the linear baselines."""
         return not isinstance(self.spec.method, MethodSettings) or self.spec.method.learns
 
     @in_double_precision
     def thinned(self, most: int | None = None, *, chain: int | None = None) -> Self:
-        """The posterior with at most `most` draws, or one per chain, evenly spaced along each.
+        """Return the posterior with at most `most` draws, but at least one per chain, evenly
+        spaced.
 
-        Where all draws have one function and one set of parameters, as those of the linear
-        baselines, few are kept: a filter finds their states again.
+        If all draws share one function and one set of parameters, as in the linear baselines, few
+        draws are enough, because a filter recovers their states.
 
         Parameters
         ----------
         most
             Number of draws; all of them by default.
         chain
-            The chain whose draws alone are kept, from the end of the training series: chains may
-            settle in different coordinates of the states, so that averages over them mean nothing.
+            Keep only the draws of this chain. Chains may use different coordinates of the states,
+            so averages of states over chains have no meaning.
         """
         posterior = self if chain is None else self._chain(chain)
         if most is None:
@@ -219,7 +220,7 @@ class Posterior:
         return replace(part, model=model, draws=draws)
 
     def _each(self, function: Callable[[Any], Any]) -> Self:
-        """The posterior with a function of every array that belongs to the draws."""
+        """Return the posterior with a function applied to every array of the draws."""
         draws, info = jax.tree.map(function, (self.draws, self.info))
         current = self.current and self.current.each(function)
         learned = self.learned and self.learned.each(function)
@@ -234,7 +235,7 @@ class Posterior:
         seed: int | None = None,
         without: Sequence[Any] = (),
     ) -> "Posterior":
-        """Measure on unseen rows how much wider intervals must be.
+        """Calibrate the width of intervals on held-out rows.
 
         See `gpssm.evaluation.calibrate.calibrate`.
         """
@@ -250,24 +251,25 @@ class Posterior:
         )
 
     def summary(self) -> "Summary":
-        """One page: what was fitted, how well, how noisy and nonlinear it is, what to distrust.
+        """Return a summary of the fit: data, model, convergence, noise, nonlinearity and warnings.
 
-        `print` it, or take `to_dict`. Errors are in sample, along the longest training series, from
-        a few draws.
+        Use `print` or `to_dict`. Errors are in sample, along the longest training series, from a
+        few draws.
         """
         from gpssm.evaluation.summary import summarise
 
         return summarise(self)
 
     def plot(self, index: int = -1) -> "Figure":
-        """Draw the outputs of training series `index` as the model sees them, with the data."""
+        """Plot the smoothed outputs of training series `index`, with the data."""
         from gpssm.plots.posteriors import plot_smoothed
 
         return plot_smoothed(self, index)
 
 
 def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    """A module or a named tuple with its arrays of one kind converted; anything else as it is."""
+    """Return a module or named tuple with its arrays of one type converted, anything else
+    unchanged."""
     if not isinstance(part, eqx.Module) and not hasattr(part, "_fields"):
         return part
     return jax.tree.map(lambda leaf: convert(leaf) if isinstance(leaf, kind) else leaf, part)
@@ -275,5 +277,5 @@ def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 
 @in_double_precision
 def load_posterior(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """Read one posterior that `Posterior.save` wrote; `gpssm.load` also reads stacks."""
+    """Load a posterior saved by `Posterior.save`; `gpssm.load` also loads stacks."""
     return Posterior(**storage.read(path, parts))

@@ -2,13 +2,14 @@
 
     p(y) = Σ_k w_k p_k(y),    w = argmax  n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k
 
-Chains stay in the mode they start in, and no method is best everywhere. Stacking (Yao, Vehtari,
-Simpson & Gelman 2018; for chains that do not mix, Yao, Vehtari & Gelman 2022) weighs posteriors by
-what their mixture is worth: two that err in different places are better together than the better
-one alone. The y_i are the N entries of rolling forecasts, and p_k is a density estimate from the
-paths of member k. Errors of neighbouring rows are correlated, and each row is forecast from several
-origins: n, what all entries are worth, is one for `ROWS_PER_ENTRY` held-out rows. The last term is
-a Dirichlet prior worth one entry per member: where members are about as good, weights stay even.
+Chains stay in the mode in which they start, and no method is best everywhere. Stacking (Yao,
+Vehtari, Simpson & Gelman 2018; for chains that do not mix, Yao, Vehtari & Gelman 2022) chooses
+weights by the score of the mixture: two posteriors whose errors occur in different places are
+better together than the better one alone. The y_i are the N entries of rolling forecasts, and p_k
+is a density estimate from the paths of member k. Errors of neighbouring rows are correlated, and
+each row is forecast from several origins, so the effective number of entries, n, is one per
+`ROWS_PER_ENTRY` held-out rows. The last term is a Dirichlet prior worth one entry per member: if
+members are equally good, weights stay even.
 """
 
 import dataclasses
@@ -63,29 +64,29 @@ ROWS_PER_ENTRY = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stack:
-    """A mixture of posteriors of the same outputs, heaviest first.
+    """A mixture of posteriors of the same outputs, sorted by decreasing weight.
 
         mixture = gpssm.stack(train)
         mixture.forecast(u=future_inputs)
         mixture.members["lgssm"].diagnostics()
 
-    It forecasts, simulates, predicts, smooths outputs and takes new rows as a mixture: of
-    `num_paths` paths each member makes its share. What belongs to a single model (its draws,
-    transition, diagnostics, export, ...) is an attribute of the members alone.
+    It forecasts, simulates, predicts, smooths outputs and processes new rows as a mixture: each
+    member contributes its share of `num_paths` paths. Methods that need a single model (draws,
+    transition, diagnostics, export, ...) are available only on the members.
 
     Parameters
     ----------
     members : mapping of str to Posterior
         The posteriors by name.
     weights : array (K,)
-        Their weights, which add up to one.
+        Their weights, which sum to one.
     table : tuple of dict
-        One row for each posterior that was weighed, dropped ones too: member, weight, log score and
-        CRPS of its forecasts of held-out rows, the latter in standard deviations of the outputs.
+        One row for each candidate, including dropped ones: member, weight, log score and CRPS of
+        its forecasts of held-out rows, the CRPS in standard deviations of the outputs.
     notes : tuple of str
-        What went wrong, if anything did.
+        Messages about problems.
     calibration : Calibration, optional
-        How much wider the intervals of the mixture must be, see `calibrate`.
+        Factors for the intervals of the mixture; see `calibrate`.
     """
 
     members: Mapping[str, Posterior]
@@ -102,16 +103,16 @@ class Stack:
         table: Iterable[dict[str, Any]] = (),
         notes: Iterable[str] = (),
     ) -> Self:
-        """The stack of posteriors with these weights, sorted by weight.
+        """Create a stack of posteriors with these weights, sorted by weight.
 
-        Calibrations of the members are dropped: it is the mixture that may be calibrated.
+        Calibrations of the members are dropped, because only the mixture is calibrated.
 
         Parameters
         ----------
         members : mapping of str to Posterior
-            One posterior or more, of the same outputs and inputs.
+            One or more posteriors of the same outputs and inputs.
         weights : iterable of float
-            One positive number each; they add up to one.
+            One positive number per member; they sum to one.
         table, notes
             See `Stack`.
         """
@@ -164,16 +165,17 @@ class Stack:
 
     @property
     def leading(self) -> str:
-        """The name of the heaviest nonlinear member; of the heaviest one if all are linear.
+        """The name of the nonlinear member with the largest weight, or of any kind if all are
+        linear.
 
-        Where a report shows a single model (its states, traces, sampling), it is this one.
+        Where a report shows a single model (states, traces, sampling), it is this member.
         """
         nonlinear = (name for name, member in self.members.items() if member.learns)
         return next(nonlinear, next(iter(self.members)))
 
     @property
     def dataset(self) -> Dataset:
-        """The training data; of the heaviest member where members differ."""
+        """The training data; those of the member with the largest weight if members differ."""
         return next(iter(self.members.values())).dataset
 
     @property
@@ -183,17 +185,17 @@ class Stack:
 
     @property
     def learns(self) -> bool:
-        """Whether any member learned a transition as it sampled."""
+        """Whether any member samples a learned transition."""
         return any(member.learns for member in self.members.values())
 
     @property
     def seed(self) -> int:
-        """The seed of the heaviest member."""
+        """The seed of the member with the largest weight."""
         return next(iter(self.members.values())).seed
 
     @property
     def seconds(self) -> Seconds:
-        """Seconds of all fits together."""
+        """Total time of all fits in seconds."""
         seconds = (member.seconds for member in self.members.values())
         return Seconds(*map(sum, zip(*seconds, strict=True)))
 
@@ -210,7 +212,7 @@ class Stack:
         calibrated: bool | None = None,
         one_function: bool = False,
     ) -> Forecast:
-        """The mixture of the members' forecasts; see `Posterior.forecast`."""
+        """Return the mixture of the members' forecasts; see `Posterior.forecast`."""
         return self._mix(
             lambda member, paths: member.forecast(
                 horizon,
@@ -239,7 +241,7 @@ class Stack:
         bounds: float | None = BOUNDS,
         calibrated: bool | None = None,
     ) -> Forecast:
-        """The mixture of the members' simulations; see `Posterior.simulate`."""
+        """Return the mixture of the members' simulations; see `Posterior.simulate`."""
         return self._mix(
             lambda member, paths: member.simulate(
                 u,
@@ -269,7 +271,7 @@ class Stack:
         bounds: float | None = BOUNDS,
         calibrated: bool | None = None,
     ) -> Forecast:
-        """The mixture of the members' predictions; see `Posterior.predict`."""
+        """Return the mixture of the members' predictions; see `Posterior.predict`."""
         return self._mix(
             lambda member, paths: member.predict(
                 series,
@@ -288,9 +290,9 @@ class Stack:
         )
 
     def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-        """The mixture of the members' smoothed outputs; see `Posterior.smooth`.
+        """Return the mixture of the members' smoothed outputs; see `Posterior.smooth`.
 
-        `states` has no columns: each member has states in coordinates of its own.
+        `states` has no columns, because coordinates of states differ between members.
         """
         shares = self._shares(min(m.num_chains * m.num_draws for m in self.members.values()))
         joint = Smoothed.join(
@@ -310,9 +312,9 @@ class Stack:
         seed: int | None = None,
         index: int = -1,
     ) -> Self:
-        """Every member after new rows, with unchanged weights; see `Posterior.extend`.
+        """Return the mixture after new rows, with unchanged weights; see `Posterior.extend`.
 
-        Members whose method does not learn as it samples, such as linear models, are conditioned.
+        Members without a learned transition, such as linear models, are conditioned.
         """
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
 
@@ -331,7 +333,7 @@ class Stack:
         seed: int = 0,
         index: int = -1,
     ) -> Self:
-        """`extend(series)`, with its own options; see `Posterior.condition`."""
+        """Condition every member on new rows; see `Posterior.condition`."""
         return self._each(
             lambda member: member.condition(
                 series,
@@ -352,7 +354,7 @@ class Stack:
         seed: int = 0,
         index: int = -1,
     ) -> Self:
-        """`extend(series, "weights")`, with its own options; see `Posterior.learn`."""
+        """Let every member learn from new rows; see `Posterior.learn`."""
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
         return self._each(
             lambda member: (
@@ -373,7 +375,7 @@ class Stack:
         progress: Mode = False,
         index: int = -1,
     ) -> Self:
-        """`extend(series, "all")`, with its own options; see `Posterior.update`."""
+        """Sample every member again with new rows; see `Posterior.update`."""
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
         return self._each(
             lambda member: (
@@ -393,16 +395,16 @@ class Stack:
         index: int = -1,
         seed: int | None = None,
     ) -> "Stack":
-        """Measure on unseen rows how much wider the mixture's intervals must be.
+        """Calibrate the width of the mixture's intervals on held-out rows.
 
-        See `Posterior.calibrate`. Without rows to measure on, every member is fitted to the folds.
+        See `Posterior.calibrate`. Without rows, every member is fitted to the folds.
         """
         from gpssm.evaluation.calibrate import calibrate
 
         return calibrate(self, series, new_experiment=new_experiment, index=index, seed=seed)
 
     def thinned(self, most: int) -> Self:
-        """The mixture with at most `most` draws in all, or one per chain; each member its share."""
+        """Return the mixture with at most `most` draws in total, but at least one per chain."""
         check_whole("most", most, 0)
         shares = self._shares(most)
         # A few numbers of draws, so that programs serve mixtures of any weights.
@@ -412,22 +414,22 @@ class Stack:
         )
 
     def summary(self) -> "Summary":
-        """One page: what is mixed, and what was fitted; see `Posterior.summary`.
+        """Return a summary of the mixture; see `Posterior.summary`.
 
-        Figures of a single model are those of the `leading` member.
+        Results for a single model are those of the `leading` member.
         """
         from gpssm.evaluation.summary import summarise
 
         return summarise(self)
 
     def plot(self, index: int = -1) -> "Figure":
-        """The outputs of training series `index` as the mixture sees them, with the data."""
+        """Plot the smoothed outputs of training series `index`, with the data."""
         from gpssm.plots.posteriors import plot_smoothed
 
         return plot_smoothed(self, index)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Save members and weights in one file for `gpssm.load`: a zip of what members save."""
+        """Save members and weights in one file (a zip archive) for `gpssm.load`."""
         target = check_target(path, overwrite)
         contents = {
             "names": list(self.members),
@@ -456,9 +458,9 @@ class Stack:
         calibrated: bool | None,
         steps: int | None = None,
     ) -> Forecast:
-        """The forecasts of all members joined, each with its share of the paths, and calibrated.
+        """Join the forecasts of all members, each with its share of the paths, and calibrate them.
 
-        Rows are forecast so many `steps` ahead at most.
+        `steps` is the largest number of steps ahead.
         """
         check_whole("num_paths", num_paths, 1)
         with distinct_warnings(3):
@@ -472,7 +474,7 @@ class Stack:
         return widened(joint, self.calibration, ahead, calibrated)
 
     def _shares(self, total: int) -> dict[str, int]:
-        """The share of so many things that each member has, by name."""
+        """Return the number of items for each member, by name, in proportion to the weights."""
         return dict(zip(self.members, share_out(total, self.weights), strict=True))
 
     def _each(self, change: Callable[[Posterior], Posterior]) -> Self:
@@ -480,7 +482,7 @@ class Stack:
             return self.with_members(map(change, self.members.values()))
 
     def with_members(self, posteriors: Iterable[Posterior]) -> Self:
-        """The same mixture of other posteriors, in the order of the members."""
+        """Return the same mixture with other posteriors, in the order of the members."""
         members = dict(zip(self.members, posteriors, strict=True))
         return dataclasses.replace(self, members=members)
 
@@ -489,27 +491,27 @@ Forecaster = Posterior | Stack  # what forecasts from data of its own
 
 
 def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
-    """The posteriors of single models that a forecaster consists of: itself, or its members."""
+    """Return the single posteriors of a forecaster: itself, or its members."""
     return list(forecaster.members.values()) if isinstance(forecaster, Stack) else [forecaster]
 
 
 def leading_member(forecaster: Forecaster) -> Posterior:
-    """The single model to show of a forecaster: a posterior itself, or a stack's leading member."""
+    """Return the single model of a forecaster to show: itself, or the leading member of a stack."""
     if isinstance(forecaster, Stack):
         return forecaster.members[forecaster.leading]
     return forecaster
 
 
 def draws_outputs(forecaster: Forecaster) -> bool:
-    """Whether outputs can be drawn: a user's own density may come without a sampler."""
+    """Whether outputs can be sampled; a user-defined density may have no sampler."""
     likelihoods = [posterior.model.likelihood for posterior in single_posteriors(forecaster)]
     return not any(isinstance(one, Custom) and one.sampler is None for one in likelihoods)
 
 
 def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast, Forecast]:
-    """Outputs along training series `index` without and with noise.
+    """Return the outputs along training series `index` without and with noise.
 
-    Both are without noise where a likelihood cannot draw any.
+    Both are without noise if the likelihood cannot be sampled.
     """
     outputs = forecaster.smooth(index)
     if not draws_outputs(forecaster):
@@ -518,7 +520,7 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
 
 
 def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
-    """Read what `Stack.save` wrote."""
+    """Load a stack saved by `Stack.save`."""
     with TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(path) as archive:
@@ -550,12 +552,13 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
 
 
 def load_forecaster(path: Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
-    """Read what `save` of a posterior or of a stack wrote."""
+    """Load a saved posterior or stack."""
     return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
-    """So many things by weight, at least one each, the odd ones by the largest remainder."""
+    """Distribute a number of items by weight, at least one each, by the largest-remainder
+    method."""
     rest = max(total - len(weights), 0)
     shares = np.floor(rest * weights)
     odd = int(rest - shares.sum())
@@ -566,19 +569,19 @@ def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
 def stacking_weights(
     log_densities: Float[np.ndarray, "K N"], worth: float
 ) -> Float[np.ndarray, " K"]:
-    """argmax of n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that add up to one.
+    """Maximise n/N Σ_i log Σ_k w_k p_k(y_i) + Σ_k log w_k over weights that sum to one.
 
-    By expectation maximisation of a concave objective: w_k ∝ 1 + n w_k g_k, where g_k is the mean
-    of p_k(y_i) / Σ_j w_j p_j(y_i). More of a member would make the mixture better where g_k > 1,
-    less of it where g_k < 1. Members with g_k < .7 owe their weight to the prior alone: they get
-    none, and the others are weighed again.
+    The objective is concave, and is maximised by expectation maximisation: w_k ∝ 1 + n w_k g_k,
+    where g_k is the mean of p_k(y_i) / Σ_j w_j p_j(y_i). The mixture would improve with more weight
+    on member k if g_k > 1, and with less if g_k < 1. Members with g_k < .7 have weight only because
+    of the prior: they are dropped, and the other weights are computed again.
 
     Parameters
     ----------
     log_densities : array (K, N)
         log p_k(y_i) of K members at N entries.
     worth : float
-        n, the number of independent entries that all are worth.
+        n, the effective number of independent entries.
     """
     number = len(log_densities)
     weights = np.full(number, 1 / number)
@@ -599,7 +602,7 @@ class HeldOutScores(NamedTuple):
     Parameters
     ----------
     log_densities : array (N,)
-        log p(y_i) of the observed entries of all forecasts.
+        log p(y_i) for the observed entries of all forecasts.
     losses : array (F,)
         CRPS of each forecast, averaged over steps and outputs, in standard deviations of the
         training outputs.
@@ -620,9 +623,9 @@ class HeldOutScores(NamedTuple):
         return float(np.mean(self.losses))
 
     def is_better(self, other: Self) -> bool:
-        """Whether the mean loss is lower than another's by more than two standard errors.
+        """Whether the mean loss is lower than another by more than two standard errors.
 
-        Forecasts from neighbouring origins err together, so that one would be too few.
+        Two are required because errors of forecasts from neighbouring origins are correlated.
         """
         gain = other.losses - self.losses
         return len(gain) > 1 and bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
@@ -635,12 +638,12 @@ class HeldOutScores(NamedTuple):
         seed: int,
         scheme: RollingOrigin = STACKING,
     ) -> Self:
-        """Scores of rolling forecasts of the held-out rows of each fold.
+        """Score rolling forecasts of the held-out rows of each fold.
 
         Parameters
         ----------
         posteriors : sequence of Forecaster
-            One per fold, that has not seen its held-out rows.
+            One posterior per fold, fitted without its held-out rows.
         folds : sequence of Fold
             The held-out rows.
         seed : int
@@ -671,12 +674,12 @@ class HeldOutScores(NamedTuple):
 def mixture_calibration(
     scores: Sequence[HeldOutScores], weights: Float[np.ndarray, " K"]
 ) -> Calibration:
-    """How much wider the intervals of a mixture must be, by its forecasts of held-out rows.
+    """Calibrate the width of a mixture's intervals by its forecasts of held-out rows.
 
     Parameters
     ----------
     scores : sequence of HeldOutScores
-        Those of each member, from the same origins.
+        The scores of each member, from the same origins.
     weights : array (K,)
         The weights of the members.
     """
@@ -695,21 +698,21 @@ def mix(
     finish: Callable[[str], Posterior],
     among: Collection[str] | None = None,
 ) -> Stack:
-    """The stack of the members that deserve weight by their scores.
+    """Return the stack of the members with positive weights by their scores.
 
     Parameters
     ----------
     scores : mapping
-        Scores of the same held-out rows by member, or the error that a member failed with.
+        Scores of the same held-out rows by member, or the error of a failed member.
     finish : callable
-        Returns the posterior of a member by name; called for those with weight.
+        Returns the posterior of a member by name; called for members with positive weights.
     among : collection of str, optional
-        The members that may have weight; all by default.
+        The members that are considered; all by default.
 
     Returns
     -------
     Stack
-        With a note of each member that failed, and of those dropped.
+        With a note for each failed or dropped member.
     """
     sound = {name: score for name, score in scores.items() if isinstance(score, HeldOutScores)}
     notes = [

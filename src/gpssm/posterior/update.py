@@ -1,4 +1,4 @@
-"""New rows of a training series, or one more series: filtered, learned from, or sampled again."""
+"""Extend a posterior by new rows: filter them, learn from them, or sample again."""
 
 import dataclasses
 import warnings
@@ -52,9 +52,9 @@ def extend(
     series : Series, DataFrame or array
         New rows, as in `condition`.
     relearn : {"weights", "all"}, optional
-        What is learned from them. By default the state alone is filtered, as by `condition`;
-        "weights": the function too, as by `learn`; "all": states, weights and noises are sampled
-        again, as by `update`. These methods have further options.
+        What to update besides the state. None: nothing, as in `condition`; "weights": the function,
+        as in `learn`; "all": states, weights and noise levels are sampled again, as in `update`.
+        These methods have further options.
     new_experiment, seed, index
         As in these methods.
 
@@ -81,24 +81,24 @@ def update(
     progress: Mode = False,
     index: int = -1,
 ) -> "Posterior":
-    """Sample again, given the old data and new rows, from where the old draws were.
+    """Sample again, given the old data and new rows, starting from the old draws.
 
         posterior = posterior.update(new_rows)
 
-    Method, settings, roles and scaling are those of the fit.
+    The method, its settings and the scaling are those of the fit.
 
     Parameters
     ----------
     series : Series, DataFrame or array
         New rows, as in `condition`.
     new_experiment : bool
-        Whether they are a training series of their own; otherwise they are appended to one.
+        Whether the rows are a new training series; otherwise they are appended to one.
     num_warmup : int, optional
-        Half of that of the fit by default.
+        By default half of the number of the fit.
     num_draws : int, optional
-        That of the fit by default.
+        By default the number of the fit.
     seed : int, optional
-        The last seed plus 1 by default.
+        By default the last seed plus 1.
     progress
         As in `fit`.
     index : int
@@ -153,7 +153,8 @@ def update(
 def _method(
     posterior: "Posterior", num_warmup: int | None, num_draws: int | None
 ) -> MethodSettings:
-    """Return the settings of a run; those of the fit stay, so that updates halve them only once."""
+    """Return the settings of the run, derived from the fit, so that updates halve them only
+    once."""
     spec = posterior.spec
     if not isinstance(spec.method, MethodSettings):
         raise ValueError(
@@ -172,7 +173,7 @@ def _method(
 def extend_states(
     posterior: "Posterior", chain: int, rows: Series, new_experiment: bool, seed: int, index: int
 ) -> list[Float[np.ndarray, "_ Dx"]]:
-    """Return the states of that chain's last draw, and the means of its filter for new rows."""
+    """Return the states of the chain's last draw, followed by filtered means for new rows."""
     paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
     draw = np.array([(chain + 1) * posterior.num_draws - 1])
     alone = dataclasses.replace(posterior, current=None)
