@@ -1,1 +1,1 @@
-"""Judging fits: rolling forecasts, comparisons, selection, a summary, and checks."""
+"""Evaluate fits: backtests, comparisons, selection, summaries, and checks."""

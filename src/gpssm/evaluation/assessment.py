@@ -1,7 +1,7 @@
-"""Figures of a summary: how noisy, predictable and nonlinear the training data look to the model.
+"""In-sample measures of a fit for the summary: noise, predictability and nonlinearity.
 
-A few draws, and the longest training series, are enough for that. Everything is in sample:
-parameters and functions have seen the rows that they are judged on.
+They are computed from a few draws and the longest training series. All are in sample: parameters
+and functions were learned from the rows on which they are evaluated.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,11 @@ LEAD = 10  # rows at the beginning of a series in which a filter settles
 class OutputSummary:
     """One output in the user's units.
 
-    Noises are standard deviations: `noise` of the observation, `process_noise` what the process
-    noise of one step does to the output. Errors are root mean squares on the same rows, given all
-    rows before each, and over the steps of free runs; fits are 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖), in per
-    cent. `half` and `most` are the steps after which the spread of a free run reaches 50 and 90 %
-    of the data's; None where it does not within the steps that were run.
+    Noise levels are standard deviations: `noise` of the observation, `process_noise` of the effect
+    on the output of one step's process noise. Errors are root mean squares on the same rows, of
+    one-step predictions and over the steps of simulations; fits are 100 (1 − ‖y − ŷ‖ / ‖y − ȳ‖), in
+    per cent. `half` and `most` are the steps after which the spread of a simulation reaches 50 and
+    90 % of the spread of the data; None if it does not within the simulated steps.
     """
 
     name: str
@@ -60,31 +60,31 @@ class OutputSummary:
 
     @property
     def label(self) -> str:
-        """The name with its unit, where that is known."""
+        """The name with its unit, if it is known."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """Figures of the training rows, in sample.
+    """In-sample measures on the training rows.
 
     Parameters
     ----------
     outputs
-        Those of each output.
+        The measures of each output.
     horizon
-        Steps of the free runs whose errors are given.
+        Number of steps of the simulations whose errors are given.
     widening
-        Standard deviation of a free run by step, in units of the outputs' spread.
+        Standard deviation of a simulation by step, in units of the outputs' spread.
     covered
-        Share of the outputs inside the 90 % intervals of the free runs.
+        Share of the outputs inside the 90 % intervals of the simulations.
     nonlinear, nonlinear_change
         Shares of the variance of f(z), and of f(z) − x, at the training inputs, that the best
-        linear map of z leaves.
+        linear map of z does not explain.
     novelty_tail
         Mean of B(z)/k(z, z) in the last tenth of the rows.
     left
-        Share of free runs that left the region the model knows.
+        Share of simulations that left the known region.
     """
 
     outputs: tuple[OutputSummary, ...]
@@ -98,7 +98,7 @@ class Assessment:
 
 
 def free_run_rows(length: int) -> Int[np.ndarray, "L O"]:
-    """The rows of the free runs along a series of this length, one column per origin."""
+    """Return the rows of simulations along a series of this length, one column per origin."""
     length = min(length, ROWS)
     steps = min(TRAINING.horizon, length // 2)
     origins = np.unique(np.linspace(0, length - steps, TRAINING.most_origins).astype(int))
@@ -107,16 +107,16 @@ def free_run_rows(length: int) -> Int[np.ndarray, "L O"]:
 
 @in_double_precision
 def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int = 0) -> Assessment:
-    """The figures of the longest training series.
+    """Compute the measures on the longest training series.
 
     Parameters
     ----------
     posterior
         The fit.
     residuals
-        Its residuals along that series, if they were computed already.
+        Its residuals along that series, if they have been computed.
     seed
-        Seed of the free runs.
+        Seed of the simulations.
     """
     posterior = stored_rows(posterior)
     dataset = posterior.dataset
@@ -180,7 +180,7 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
 def _predicted(
     posterior: Posterior, residuals: Residuals | None, index: int
 ) -> Float[np.ndarray, "T Dy"]:
-    """One-step predictions along a training series; NaN beyond the rows that residuals have."""
+    """Return one-step predictions along a training series; NaN beyond the rows of the residuals."""
     y = posterior.dataset.experiments[index].y
     predicted = np.full(y.shape, np.nan)
     if draws_outputs(posterior):
@@ -192,7 +192,8 @@ def _predicted(
 
 
 def steps_until(widening: Float[np.ndarray, " L"], share: float) -> int | None:
-    """The step at which a free run is as uncertain as a share of the spread; None if none is."""
+    """Return the step at which a simulation reaches a share of the spread; None if there is
+    none."""
     reached = np.flatnonzero(widening >= share)
     return int(reached[0]) + 1 if len(reached) else None
 
@@ -204,7 +205,7 @@ def _run(
     noises: Array,
     box: Box,
 ) -> tuple[Array, Array, Array]:
-    """Free runs from each start, with process noise; one that leaves the box stays where it was.
+    """Simulate from each start with process noise; a path that leaves the box stays where it was.
 
     Returns
     -------
@@ -238,7 +239,7 @@ def _measure(
     noises: Float[Array, "L S O Dx"],
     box: Box,
 ) -> tuple[Any, ...]:
-    """What one pass over draws and rows gives, in scaled units.
+    """Compute all quantities in one pass over draws and rows, in scaled units.
 
     Returns
     -------
@@ -247,9 +248,9 @@ def _measure(
     novelty : array (S, N)
         B(z)/k(z, z) there.
     noise, process : array (Dy,)
-        Mean variances of y given x, and of what the process noise of one step adds to y.
+        Mean variances of y given x, and of the contribution of one step's process noise to y.
     runs : tuple of arrays
-        Free runs from the starts.
+        Simulations from the starts.
     """
     x, u = inputs
     ensemble = assemble(*members, u.shape[1])
@@ -269,14 +270,15 @@ def _measure(
 def _emit(
     ensemble: Ensemble, x: Float[Array, "S N Dx"]
 ) -> tuple[Float[Array, "S N Dy"], Float[Array, "S N Dy"]]:
-    """Mean and variance of y given x, under each draw's likelihood."""
+    """Return the mean and variance of y given x, by the likelihood of each draw."""
     return eqx.filter_vmap(lambda likelihood, x: likelihood.moments(x))(ensemble.likelihood, x)
 
 
 def nonlinearity(
     f: Float[np.ndarray, "S N Dx"], x: Float[np.ndarray, "S N Dx"], u: Float[np.ndarray, "N Du"]
 ) -> dict[str, float]:
-    """What least squares on [x; u; 1] leave, as shares of the variances of f and of f − x."""
+    """Return the shares of the variances of f and of f − x that [x; u; 1] does not explain
+    linearly."""
     rest = 0.0
     # Below it there are only rounding errors: the states' variance is near one.
     total = change = 1e-12
@@ -292,7 +294,8 @@ def nonlinearity(
 def _errors(
     mean: Float[np.ndarray, "N Dy"], y: Float[np.ndarray, "N Dy"]
 ) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
-    """Root mean square error and fit of each output; NaN where nothing can be compared."""
+    """Return the root mean square error and fit of each output; NaN if there are no rows to
+    compare."""
     errors = []
     for guess, actual in zip(mean.T, y.T, strict=True):
         both = np.isfinite(guess - actual)

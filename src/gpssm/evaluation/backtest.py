@@ -39,22 +39,22 @@ Refit = Literal["never", "learn", "update"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Backtest:
-    """Forecasts from every origin, and their scores. `print` it for two tables.
+    """Forecasts from every origin, and their scores; `print` shows two tables.
 
     Parameters
     ----------
     series : Series
-        The rows that were forecast, in the user's units.
+        The forecast rows, in the user's units.
     origins : array (O,)
-        The first row that each forecast does not know.
+        The first row of each forecast.
     forecasts : tuple of Forecast
         One per origin.
     figures : tuple of dict
-        `Forecast.score` of each, empty where no output was observed.
+        `Forecast.score` of each forecast, empty if no output was observed.
     levels : tuple of float
-        Levels of the intervals that were scored.
+        Levels of the scored intervals.
     refit : {"never", "learn", "update"}
-        What was learned between origins.
+        What was updated between origins.
     """
 
     series: Series
@@ -71,17 +71,18 @@ class Backtest:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per origin, one column per figure; NaN where no output was observed."""
+        """One row per origin, one column per score; NaN if no output was observed."""
         return pd.DataFrame(list(self.figures), index=pd.Index(self.origins, name="origin"))
 
     @property
     def scores(self) -> dict[str, float]:
-        """The mean of each figure over the origins."""
+        """The mean of each score over the origins."""
         return {str(name): float(mean) for name, mean in self.table.mean().items()}
 
     @property
     def by_output(self) -> pd.DataFrame:
-        """The mean of each figure over the origins, one row per output, in its own units."""
+        """The mean of each score over the origins, one row per output, in the units of the
+        output."""
         scores = [
             forecast.score_outputs(self.series[origin : origin + self.horizon], self.levels)
             for origin, forecast, figures in zip(
@@ -100,18 +101,18 @@ class Backtest:
         return pd.DataFrame(means).T
 
     def pooled(self, output: str | None = None) -> tuple[Paths, Float[np.ndarray, "H N"]]:
-        """Paths and outputs of all origins side by side, by step ahead.
+        """Return the paths and outputs of all origins side by side, by step ahead.
 
         Parameters
         ----------
         output : str, optional
-            One output, in its own units. Without it all outputs are side by side, in standard
-            deviations of the training outputs where there are several.
+            Name of one output. By default all outputs are side by side; if there are several, they
+            are in standard deviations of the training outputs.
 
         Returns
         -------
         paths : array (S, H, N)
-            N is the number of origins, times that of the outputs.
+            N is the number of origins times the number of outputs.
         actual : array (H, N)
         """
         names = self.series.outputs
@@ -125,7 +126,7 @@ class Backtest:
         return np.concatenate(paths, axis=2), np.concatenate(actual, axis=1)
 
     def by_step(self, output: str | None = None) -> pd.DataFrame:
-        """rmse, mae, crps, and coverage and width at each level, by step ahead, over all origins.
+        """Return rmse, mae, crps, coverage and width by step ahead, over all origins.
 
         Parameters
         ----------
@@ -147,12 +148,12 @@ class Backtest:
         return pd.DataFrame(columns, index=steps)
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
-        """Forecasts along the series, as many as do not overlap, and scores by step ahead.
+        """Plot forecasts along the series that do not overlap, and scores by step ahead.
 
         Parameters
         ----------
         output : str, optional
-            The output to show and to score, the first by default.
+            The output to show; the first by default.
         level : float
             Level of the intervals.
         """
@@ -202,14 +203,14 @@ def backtest(
     seed: int = 0,
     progress: Mode = True,
 ) -> Backtest:
-    """Forecasts from every `step`-th row of a series while `horizon` rows remain.
+    """Forecast from every `step`-th row of a series, and score the forecasts by origin and step.
 
         print(gpssm.backtest(posterior, test))
 
     Parameters
     ----------
     posterior
-        A posterior or a stack, whose data the series follows.
+        A posterior or a stack; the series follows its data.
     series
         One series in the user's units: a Series or a DataFrame.
     horizon, step
@@ -217,25 +218,25 @@ def backtest(
     start
         The first origin, as a row number or a fraction of the rows.
     refit : {"never", "learn", "update"}
-        What is learned between origins. "never": functions and parameters stay, the state is
-        filtered in one pass over the rows. "learn": `posterior.learn` from the rows since the last
-        origin, in constant time per row. "update": `posterior.update` with them, which compiles
-        whenever the rows have grown by about a tenth.
+        What to update between origins. "never": functions and parameters stay fixed, and the state
+        is filtered in one pass over the rows. "learn": `posterior.learn` from the rows since the
+        last origin, in constant time per row. "update": `posterior.update` with these rows, which
+        compiles again whenever the number of rows has grown by about a tenth.
     forgetting
-        Forgetting factor of `posterior.learn`; "auto" is chosen on the rows that were fitted.
+        Forgetting factor of `posterior.learn`; "auto" chooses it on the training rows.
     levels
         Levels of the intervals to score.
     num_paths : int
         Paths of each forecast, spread over the draws.
     max_draws : int
-        Draws used with refit="never" or "learn", evenly spaced: the cost of a filter is
-        proportional to their number.
+        Number of draws used with refit="never" or "learn", evenly spaced; the cost of a filter is
+        proportional to it.
     new_experiment : bool
-        Whether the rows are an experiment of their own and do not follow the posterior's data.
+        Whether the rows are a separate experiment that does not follow the posterior's data.
     seed : int
         Seed of filters and paths.
     progress
-        True for a bar over the origins, "plain" for one line each, False for silence.
+        True for a bar over the origins, "plain" for one line per origin, False for no output.
 
     Returns
     -------
@@ -282,7 +283,7 @@ def backtest(
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:
-    """The row number of a first origin, itself or as a fraction of the rows."""
+    """Return the row number of the first origin, given as a number or a fraction of the rows."""
     first = start
     if is_real(start) and not is_whole(start) and 0 <= start < 1:
         # The margin keeps 0.29 · 100 from falling to 28.

@@ -1,7 +1,7 @@
-"""The fit beside linear and naive baselines: rolling forecasts of the same rows.
+"""Compare a fit with linear and naive baselines by rolling forecasts of the same rows.
 
-They are ranked by the mean over outputs of CRPS / (standard deviation of the training output),
-which judges forecasts with their intervals and weighs outputs in different units alike.
+Methods are ranked by the mean over outputs of CRPS / (standard deviation of the training output),
+which scores intervals too and gives outputs in different units equal weights.
 """
 
 import warnings
@@ -35,7 +35,7 @@ FIGURES = ("rmse", "fit", "crps", "coverage_90", "width_90")  # of each method, 
 
 
 class RollingRows(NamedTuple):
-    """The rows that all methods forecast, and from which origins.
+    """The rows that all methods forecast, and the origins.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class RollingRows(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """What is judged, in words."""
+        """Description of the protocol."""
         where = "held-out rows" if self.held_out else "the last training rows (in sample)"
         number = len(range(self.start, len(self.rows) - self.horizon + 1, self.step))
         return f"{where}, {count(number, 'rolling forecast')} of {count(self.horizon, 'step')}"
@@ -93,7 +93,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class RollingComparison:
-    """Scores of a fit, the first entry, and of baselines; and the forecasts of the fit, `own`."""
+    """Scores of a fit (first entry) and of baselines, and the forecasts of the fit (`own`)."""
 
     judged: RollingRows
     entries: tuple[Entry, ...]
@@ -106,7 +106,7 @@ class RollingComparison:
 
 
 class BaselineResults(NamedTuple):
-    """Forecasts of baselines, their rolling scores, and a sentence for each that failed."""
+    """Forecasts of baselines, their rolling scores, and a message for each failed baseline."""
 
     forecasts: dict[str, Forecast]
     entries: tuple[Entry, ...]
@@ -125,7 +125,7 @@ def judge_baselines(
     seed: int = 0,
     progress: Mode = False,
 ) -> BaselineResults:
-    """Fit baselines to the training series, and forecast as the fit does.
+    """Fit baselines to the training series and score their forecasts.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def judge_baselines(
     baselines
         Names of methods.
     exclude : str
-        The method of the fit itself, which is left out.
+        The method of the fit, which is left out.
     delay
         Delays of inputs, as in `fit`.
     num_paths : int
@@ -146,7 +146,7 @@ def judge_baselines(
     seed : int
         Seed of fits and forecasts.
     progress
-        True for a bar over the baselines, "plain" for one line each, False for silence.
+        True for a bar over the baselines, "plain" for one line each, False for no output.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def judge_baselines(
 def forecast_rows(
     posterior: Forecaster, u: Any, horizon: int | None = None, num_paths: int = 1000, seed: int = 0
 ) -> Forecast:
-    """The forecast under inputs `u` (a Series or rows of an array), with fewer paths if long."""
+    """Forecast under inputs `u` (a Series or an array), with fewer paths if they are long."""
     steps = horizon or (HORIZON if u is None else len(u))
     # More values do not fit where paths are sorted and scored.
     paths = max(min(num_paths, int(2e7 / (steps * len(posterior.dataset.outputs)))), 2)
@@ -185,12 +185,13 @@ def forecast_rows(
 
 
 def label(method: str) -> str:
-    """What to call a method in a sentence."""
+    """Return the name of a method in a sentence."""
     return LABELS.get(method, method)
 
 
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
-    """The test rows if there are any with outputs, else the end of the last training series."""
+    """Return the test rows if they contain outputs, otherwise the end of the last training
+    series."""
     # A filter's time grows with the rows. One that starts afresh has settled after a third.
     rows = last[-180:]
     start = len(rows) // 3
@@ -203,7 +204,7 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
 
 
 def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
-    """Rolling forecasts along the rows to be judged on."""
+    """Return rolling forecasts along the rows for the evaluation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # paths that left are told of beside the forecast
         return backtest(
@@ -220,7 +221,7 @@ def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
 
 
 def judge_rolling(method: str, result: Backtest, spread: Float[np.ndarray, " Dy"]) -> Entry:
-    """Figures of each output that was observed at all; losses in units of `spread`."""
+    """Score each observed output; losses are in units of `spread`."""
     figures = {}
     by_step = {}
     losses = []
@@ -241,10 +242,10 @@ def judge_rolling(method: str, result: Backtest, spread: Float[np.ndarray, " Dy"
 def rmse_of_ends(
     errors: Float[np.ndarray, "H O"], origins: Int[np.ndarray, " O"]
 ) -> dict[str, float]:
-    """The RMSE of the first and of the last steps ahead, judged on the same rows.
+    """Return the RMSE of the first and of the last steps ahead, on the same rows.
 
-    With origins s rows apart, the first s steps of all forecasts cover each row once, and so do
-    the last s steps, later ones. Only rows that both cover count; NaN where there are none.
+    If origins are s rows apart, the first s steps of all forecasts cover each row once, and so do
+    the last s steps. Only rows covered by both are used; NaN if there are none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measure on unseen rows how much wider the intervals of a posterior must be.
+"""Calibrate the intervals of a posterior on held-out rows.
 
 The factors themselves are estimated in `posterior/calibration.py`.
 """
@@ -41,19 +41,33 @@ def calibrate(
     seed: int | None = None,
     without: Sequence[tuple[Posterior | Stack, Fold]] = (),
 ) -> Single:
-    """The posterior with forecasts as wide as rows that it did not see say they must be.
+    """Return the posterior with forecasts widened to cover held-out rows.
 
         posterior = posterior.calibrate()
-        posterior.forecast(u=future)  # widened; calibrated=False for the model's own
+        posterior.forecast(u=future)  # widened; calibrated=False for the original
 
-    Without rows to measure on, the model is fitted twice more, one short chain each, with the
-    settings and the start that the fit had: without the last quarter of every series, and without
-    the first.
+    Without `series`, the model is fitted twice more, with one short chain and the settings and
+    start of the fit: once without the last quarter of every series, and once without the first.
 
-    :param series: rows that the fit did not see, at least 15; they follow training series `index`,
-        or what `condition` was given, unless they are a new experiment.
-    :param seed: the fit's, unless given.
-    :param without: posteriors of folds, if there are any already, in place of those fits.
+    Parameters
+    ----------
+    posterior
+        The posterior or stack to calibrate.
+    series
+        Rows that the fit has not seen, at least 15. They follow training series `index`, or the
+        rows of `condition`, unless they are a new experiment.
+    new_experiment
+        Whether the rows are a new experiment.
+    index
+        The training series that the rows follow.
+    seed
+        Seed of fits and forecasts; by default the seed of the fit.
+    without
+        Posteriors of folds to use instead of new fits, if there are any.
+
+    Returns
+    -------
+    Posterior or Stack
     """
     for item in single_posteriors(posterior):
         if isinstance(item.model.likelihood, Poisson | Bernoulli):
@@ -84,7 +98,7 @@ def calibrate(
 def measure(
     posterior: Posterior | Stack, rows: Series, new_experiment: bool, index: int, seed: int
 ) -> Needed:
-    """The factors that the outputs of some rows needed, from origins all along them."""
+    """Return the factors needed to cover the outputs of some rows, from origins along them."""
     if len(rows) < FEWEST_ROWS:
         raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
     settling = settling_rows(len(rows), new_experiment)
@@ -103,7 +117,8 @@ def measure(
 
 
 def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior | Stack, Fold]]:
-    """A posterior of each fold, by the settings of the fit; of a stack, a stack of such fits."""
+    """Fit a posterior to each fold with the settings of the fit; for a stack, a stack of such
+    fits."""
     if isinstance(posterior, Stack):
         fits = {name: fit_folds(member, seed) for name, member in posterior.members.items()}
         folds = [fold for _, fold in next(iter(fits.values()))]

@@ -1,10 +1,9 @@
 """Checks of a fit that need forecasts: of training rows, of held-out rows, and against baselines.
 
-A check is one line of a list, of which `posterior/checks.py` has the first part: checks of the
-sampler and of the paths of a forecast. The figures are computed elsewhere (`assessment.py`,
-`residuals.py`, `baselines.py`) and meet their thresholds here.
+Checks of the sampler and of the paths of a forecast are in `posterior/checks.py`. The numbers are
+computed in `assessment.py`, `residuals.py` and `baselines.py`, and compared with thresholds here.
 
-To add a check, write a function that yields `Check`s from figures, and name it in `examine.py` or
+To add a check, write a function that yields `Check` objects, and call it in `examine.py` or
 `summary.py`.
 """
 
@@ -30,14 +29,14 @@ IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead
 
 
 def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check]:
-    """Whether outputs are modelled and predicted, and simulations along the data hold.
+    """Check whether outputs are predicted and simulated well along the training data.
 
     Parameters
     ----------
     figures
         The assessment of the longest training series.
     rows_per_point
-        Training rows per inducing point; infinite without such points.
+        Training rows per inducing point; infinite if there are none.
 
     Yields
     ------
@@ -95,7 +94,7 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
 
 
 def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
-    """Name the inputs that never change in the training data."""
+    """Name the inputs that are constant in the training data."""
     for column, name in enumerate(experiments[0].inputs):
         values = np.concatenate([series.u[:, column] for series in experiments])
         if np.ptp(values) == 0:
@@ -105,15 +104,14 @@ def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
 
 
 def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator[Check]:
-    """Whether one-step errors are independent of those before, and of the inputs.
+    """Check whether one-step errors are independent of previous errors and of the inputs.
 
     Parameters
     ----------
     residuals
         The residuals and their tests.
     converged
-        Whether chains agree. Where they do not, that comes first, and nothing is advised that
-        would make it worse.
+        Whether chains agree. If not, advice that could make it worse is omitted.
 
     Yields
     ------
@@ -143,14 +141,15 @@ def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator
 
 
 def _check(name: str, doubtful: bool, figure: str, words: tuple[str, str], protocol: str) -> Check:
-    """A check that asks for caution where it is doubtful; `words` are for good and for doubtful."""
+    """Return a check with the level "caution" if it is doubtful; `words` has a text for each
+    case."""
     return Check(name, "caution" if doubtful else "good", figure, words[bool(doubtful)], protocol)
 
 
 def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
-    """Whether 90 % intervals of rolling forecasts hold 90 % of what happened.
+    """Check whether 90 % intervals of rolling forecasts cover 90 % of the outputs.
 
-    Few and dependent entries are allowed for.
+    The threshold allows for few and dependent entries.
     """
     number = len(rolling.own.origins) * rolling.judged.horizon
     for output, figures in rolling.entries[0].figures.items():
@@ -158,7 +157,7 @@ def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
 
 
 def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
-    """The same of one free run over all held-out rows."""
+    """Check the coverage of one simulation of all held-out rows."""
     rows = min(forecast.horizon, len(actual))
     protocol = f"held-out rows, one free run of {count(rows, 'step')}"
     for j, output in enumerate(forecast.outputs):
@@ -186,9 +185,9 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
 
 
 def check_worth(rolling: RollingComparison) -> Check:
-    """Whether a simpler model would do, in one plain sentence: good where the model is better.
+    """Check whether a simpler model would be sufficient.
 
-    On training rows, which flatter the more flexible model, it is never said to be better.
+    On training rows, which favour the more flexible model, the verdict is never that it is better.
     """
     model = rolling.entries[0]
     best = rolling.best_baseline

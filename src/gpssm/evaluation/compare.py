@@ -1,4 +1,4 @@
-"""Forecasters side by side, judged on the same rows."""
+"""Compare forecasters on the same rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,17 +31,17 @@ MIXED_UNITS = {"rmse", "mae", "crps", "energy", *(f"width_{100 * level:g}" for l
 class Comparison:
     """Forecasts of the same rows by name, and their scores.
 
-    `print` it for a table in which a star marks the best figure: the lowest, the highest `fit`, the
-    coverage nearest to its level. Widths have no star, since narrow intervals are better only if
-    they cover. With several outputs the first table has `nrmse` and `ncrps`, errors in standard
-    deviations of the training outputs, and each output has a table in its own units.
+    `print` shows a table in which a star marks the best score: the lowest, the highest `fit`, the
+    coverage nearest to its level. Widths have no star, because narrow intervals are better only if
+    they cover. With several outputs, the first table has `nrmse` and `ncrps`, errors in standard
+    deviations of the training outputs, and each output has a table in its units.
 
     Parameters
     ----------
     forecasts : dict of str to Forecast
         The forecasts by name.
     actual : Series
-        The rows they are judged on.
+        The actual rows.
     levels : tuple of float
         Levels of the intervals to score.
     """
@@ -60,12 +60,12 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per forecast, one column per figure."""
+        """One row per forecast, one column per score."""
         return pd.DataFrame.from_dict(self.scores, orient="index")
 
     @property
     def by_output(self) -> pd.DataFrame:
-        """One row per output and forecast, one column per figure, each in that output's units."""
+        """One row per output and forecast, one column per score, in the units of the output."""
         rows = {
             (output, name): figures
             for name, forecast in self.forecasts.items()
@@ -76,7 +76,8 @@ class Comparison:
         return frame.sort_index(level=0, sort_remaining=False)
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
-        """Medians and central intervals of all outputs, or the one named, with what happened."""
+        """Plot medians and central intervals of all outputs, or one of them, with the actual
+        rows."""
         from gpssm.plots.forecasts import plot_comparison
 
         return plot_comparison(self.forecasts, self.actual, None, output, level)
@@ -113,7 +114,7 @@ def compare(
     seed: int = 0,
     progress: Mode = True,
 ) -> Comparison:
-    """Judge posteriors on the same test rows.
+    """Score posteriors on the same test rows.
 
         fits = {"2 states": small, "4 states": large}
         print(gpssm.compare(fits, test, horizon=30, baselines=["arx", "last"]))
@@ -121,21 +122,21 @@ def compare(
     Parameters
     ----------
     candidates : mapping of str to Posterior or Stack
-        They forecast from the end of their data, under the inputs of `test`.
+        Posteriors by name; they forecast from the end of their data, with the inputs of `test`.
     test
-        The rows that follow that data, in the user's units: a Series or a DataFrame.
+        The rows that follow these data, in the user's units: a Series or a DataFrame.
     horizon : int, optional
         Number of steps; by default all rows of `test`.
     levels
         Levels of the intervals to score.
     baselines : sequence of str
-        Methods to fit to the training data of the first posterior and to judge with the others.
+        Methods to fit to the training data of the first posterior and to include in the comparison.
     num_paths : int
         Paths of each forecast.
     seed : int
         Seed of forecasts and baselines.
     progress
-        True for a bar over the candidates, "plain" for one line each, False for silence.
+        True for a bar over the candidates, "plain" for one line each, False for no output.
 
     Returns
     -------
@@ -171,7 +172,7 @@ def compare(
 
 
 def _check_names(candidates: Any, baselines: Any) -> None:
-    """Raise unless there are candidates by name, and baselines with other names."""
+    """Raise unless there are named candidates, and baselines with different names."""
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError("nothing to compare: give a dict of at least one posterior by name")
     for name, candidate in candidates.items():
@@ -188,7 +189,7 @@ def _check_names(candidates: Any, baselines: Any) -> None:
 
 
 def single_series(caller: str, rows: Any) -> Series:
-    """One series out of anything `Series.of` takes; raise if there are several."""
+    """Return one series from anything that `Series.of` accepts; raise if there are several."""
     series = Series.of(rows)
     if isinstance(series, list):
         raise TypeError(f"{caller} takes one series at a time; got a list of {len(series)}")
@@ -196,21 +197,21 @@ def single_series(caller: str, rows: Any) -> Series:
 
 
 def training_data(candidate: Any) -> Dataset | None:
-    """The dataset of what forecasts from data of its own, a posterior or a stack; else None."""
+    """Return the dataset of a posterior or a stack; None for other forecasters."""
     dataset = getattr(candidate, "dataset", None)
     return dataset if isinstance(dataset, Dataset) else None
 
 
 def figure_table(frame: pd.DataFrame, first: str, caption: str, *, starred: bool = False) -> str:
-    """Figures as a text table, without those that say little more than another does.
+    """Return scores as a text table without redundant columns.
 
-    These are the paper's log score, the energy score where it is the CRPS, all widths but the last,
-    and errors in standard deviations where they stand in the user's units.
+    Omitted are the log score of the paper, the energy score if it equals the CRPS, all widths
+    except the last, and errors in standard deviations if the table has them in the user's units.
 
     Parameters
     ----------
     frame : DataFrame
-        One row per forecast, step or output, one column per figure.
+        One row per forecast, step or output, one column per score.
     first : str
         Heading of the first column.
     caption : str

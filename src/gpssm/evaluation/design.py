@@ -1,16 +1,15 @@
-"""Where data would help: experiments ranked by how much sharper they would make a forecast.
+"""Rank planned experiments by the expected reduction of a forecast's variance.
 
-An experiment is a plan of inputs u. Of each path, which has the function and the parameters of
-one draw s, there is what the experiment would show, Y = y_{1:H} with all its noise, and what one
-wants to know, Z_s = E[y_{1:H'} | s] under the inputs of interest, an average over paths of the
-same draw with noises of their own. The best linear guess of Z from Y, and what it leaves,
+An experiment is a plan of inputs u. For each path, which has the function and the parameters of one
+draw s, let Y = y_{1:H} be the noisy outputs of the experiment, and Z_s = E[y_{1:H'} | s] the
+quantity of interest, an average over paths of the same draw with independent noise. The best linear
+predictor of Z from Y, and the reduction of the variance,
 
     Ẑ = E Z + K (Y − E Y),   K = Cov(Z, Y) Cov(Y)⁻¹,       reduction = 1 − E|Z − Ẑ|² / E|Z − E Z|²
 
-is exact where all is Gaussian and linear in what is not known. Elsewhere the true posterior given Y
-has no larger variance on average than this guess leaves, so that the reduction is a promise that
-can be kept. Covariances come from some draws and the errors from others (folds), or chance would
-look like information.
+are exact if everything is Gaussian and linear in the unknowns. Otherwise, the posterior given Y has
+at most this variance on average, so the reduction is conservative. Covariances are estimated on
+some draws and errors on others (folds), to avoid overfitting.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,16 +35,16 @@ RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
 
 @dataclass(frozen=True)
 class Design:
-    """Experiments, with the expected reduction of the variance of the target forecasts.
+    """Experiments with the expected reduction of the variance of the target forecasts.
 
     Parameters
     ----------
     table : DataFrame
-        One row per experiment, the best first: the `reduction` as a share of the variance over all
-        steps and outputs, each output in units of its training data, and that of each output. Below
-        zero: so little that it is lost among the draws.
+        One row per experiment, best first: the `reduction` as a share of the variance over all
+        steps and outputs, in units of the training spread, and the reduction for each output.
+        Negative values mean that the effect is too small to be measured with these draws.
     draws : int
-        The number of draws that it rests on.
+        The number of draws used.
     """
 
     table: pd.DataFrame
@@ -73,21 +72,21 @@ def informative(
     max_draws: int = 200,
     seed: int = 0,
 ) -> Design:
-    """Rank input plans by how much their outputs would sharpen forecasts under the target's inputs.
+    """Rank planned experiments by how much they would improve forecasts under the target inputs.
 
         posterior.informative({"steps": steps, "sines": sines}, target=usual).best
 
     Parameters
     ----------
     posterior
-        What is known so far.
+        The current posterior.
     experiments
-        Inputs (H, Du) in the user's units, by name or in a list; each as `forecast` takes them.
+        Inputs (H, Du) in the user's units, by name or as a list, in any form that `forecast`
+        accepts.
     target
-        The inputs under which one wants to forecast; without any, all experiments one after the
-        other.
+        The inputs of the forecast to improve; by default, all experiments one after the other.
     num_paths, max_draws
-        Paths of each experiment, spread over at most so many draws.
+        Number of paths of each experiment, and the largest number of draws they are spread over.
     seed
         Seed of the paths.
 
@@ -142,7 +141,7 @@ def _outputs(rollout: Rollout, u: Float[np.ndarray, "H Du"]) -> Float[np.ndarray
 def _errors(
     Z: Float[np.ndarray, "S H Dy"], Y: Float[np.ndarray, "N D"], owner: np.ndarray
 ) -> tuple[Float[np.ndarray, " Dy"], Float[np.ndarray, " Dy"]]:
-    """Mean squares of Z − Ẑ and Z − E Z by output, K and means from the other folds of draws."""
+    """Return the mean squares of Z − Ẑ and Z − E Z by output, with K and means from other folds."""
     draws, flat = len(Z), Z.reshape(len(Z), -1)
     fold = np.arange(draws) % FOLDS
     after, before = np.zeros(flat.shape[1]), np.zeros(flat.shape[1])

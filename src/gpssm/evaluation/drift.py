@@ -1,12 +1,12 @@
-"""Does the system change along the record? A regression of one-step errors on what drives them.
+"""Test whether the system changes along the record, by a regression of one-step errors.
 
     e_t = (a + b τ_t)·z_t + ε_t,  z_t = [1, y_{t−1}, u_t, u_{t−1}],  −1 ≤ τ_t ≤ 1 along the record
 
-Errors of a model that holds throughout have b = 0. A coefficient of the system that drifts leaves
-errors that grow with the regressors towards both ends of the record, with opposite signs: b ≠ 0. A
-model that is wrong in the same way everywhere has a ≠ 0 and b = 0, so that it is not taken for a
-drift. The F-test of b = 0 and the share of the errors' variance that b explains are both asked for:
-of long records the test finds what is too small to matter.
+If the model is valid throughout, b = 0. If a coefficient of the system drifts, errors grow with the
+regressors towards both ends of the record, with opposite signs: b ≠ 0. A model that is wrong in the
+same way everywhere has a ≠ 0 and b = 0, and is not mistaken for a drift. A drift is reported only
+if the F-test of b = 0 is significant and b explains enough of the errors' variance, because in long
+records the test detects effects that are too small to matter.
 """
 
 from collections.abc import Iterator
@@ -25,19 +25,20 @@ MATTERS = 0.1  # share of the variance of one-step errors
 
 
 class Drift(NamedTuple):
-    """The test of one output: p of b = 0, and the share of the errors' variance that b explains."""
+    """The test of one output: the p-value of b = 0, and the share of the variance that b
+    explains."""
 
     p_value: float
     share: float
 
     @property
     def found(self) -> bool:
-        """Whether the drift is there beyond doubt, and large enough to matter."""
+        """Whether the drift is significant and large enough to matter."""
         return self.p_value < SIGNIFICANT and self.share > MATTERS
 
 
 def find_drift(residuals: Residuals) -> list[Drift]:
-    """The test of each output; no drift where too few rows were observed.
+    """Test each output; no drift is reported if too few rows were observed.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def check_drift(residuals: Residuals) -> Iterator[Check]:
 
 
 def _earlier(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
-    """The values of the row before, NaN before the first."""
+    """Return the values of the previous row, NaN for the first row."""
     return np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])
 
 
@@ -93,7 +94,7 @@ def _explained(
 
 
 def _compare(constant: _Regression, changing: _Regression, rows: int) -> Drift:
-    """The F-test of the coefficients that only the second regression has."""
+    """Return the F-test of the additional coefficients of the second regression."""
     added = changing.rank - constant.rank
     freedom = rows - changing.rank
     gain = constant.squares - changing.squares

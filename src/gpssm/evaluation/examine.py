@@ -1,11 +1,11 @@
-"""Everything that a report, a run folder and the command line say of a fit, computed once.
+"""Compute all results that a report, a run folder and the command line show of a fit.
 
     found = examine(posterior, test)
     found.checks, found.scores, found.forecasts
 
-Three protocols, and every figure says which one it is of: the *forecast* from the end of the
-training data over the rows held out; *rolling* forecasts along
-those rows, each with what was known at its origin; and *training* rows, in sample.
+There are three protocols, and each result names its protocol: the *forecast* of the held-out rows
+from the end of the training data; *rolling* forecasts along these rows, each from the data before
+its origin; and *training* rows, in sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +47,9 @@ class Future(NamedTuple):
     u
         Their values.
     words
-        What they are, as a sentence.
+        Description, as a sentence.
     held
-        Whether the last ones of the training series are held.
+        Whether the last inputs of the training series are held constant.
     """
 
     u: Float[np.ndarray, "H Du"]
@@ -64,21 +64,21 @@ class Examination:
     Parameters
     ----------
     posterior, test
-        The fit, and the rows that were held out.
+        The fit, and the held-out rows.
     forecasts
-        By method, the fit's own first.
+        Forecasts by method, the fit first.
     future
-        The inputs that they assume.
+        The inputs of the forecasts.
     rolling
         Rolling forecasts of the fit and the baselines.
     diagnostics, summary, residuals
-        Of the fit; of a stack, diagnostics are the leading member's.
+        Results for the fit; for a stack, the diagnostics of the leading member.
     smoothed, observed
-        The outputs of the last training series in hindsight, without and with noise.
+        The smoothed outputs of the last training series, without and with noise.
     checks
-        All of them, whether a simpler model would do first.
+        All checks, beginning with the comparison with simpler models.
     failures
-        Sentences about what could not be computed.
+        Messages about results that could not be computed.
     """
 
     posterior: Forecaster
@@ -96,34 +96,34 @@ class Examination:
 
     @property
     def method(self) -> str:
-        """The name of the fit's method."""
+        """The name of the method."""
         return self.posterior.method
 
     @property
     def forecast(self) -> Forecast:
-        """The fit's own forecast."""
+        """The forecast of the fit."""
         return self.forecasts[self.method]
 
     @property
     def worth(self) -> Check:
-        """Whether a simpler model would do."""
+        """The check whether a simpler model would be sufficient."""
         return self.checks[0]
 
     @cached_property
     def scores(self) -> dict[str, dict[str, float]]:
-        """Scores of the forecasts by method; empty where no test row was observed."""
+        """Scores of the forecasts by method; empty if no test row was observed."""
         if self.test is None or not np.isfinite(self.test.y).any():
             return {}
         return {name: forecast.score(self.test) for name, forecast in self.forecasts.items()}
 
     @property
     def notes(self) -> list[str]:
-        """What must be said before anything here is used: failures, and checks with a problem."""
+        """Warnings to show first: failures, and checks with the verdict "problem"."""
         problems = [check.sentence for check in self.checks if check.level == "problem"]
         return [*self.failures, *problems]
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures in dicts, lists, numbers and strings: the contents of metrics.json."""
+        """Return all results as dicts, lists, numbers and strings, for metrics.json."""
         posterior = self.posterior
         judged = self.rolling.judged
         member = leading_member(posterior)
@@ -174,22 +174,22 @@ def examine(
     num_paths: int = 1000,
     say: Callable[[str], None] = lambda text: None,
 ) -> Examination:
-    """Fit baselines, forecast, judge.
+    """Fit baselines, forecast, and evaluate.
 
     Parameters
     ----------
     posterior
         The fit.
     test
-        The rows that follow the (last) training series, in the user's units: they are forecast,
-        and decide between the model and the baselines. Without them the end of the training series
-        does, which the checks say.
+        The rows that follow the (last) training series, in the user's units. They are forecast and
+        used to compare the model with the baselines. Without them, the end of the training series
+        is used, and the checks say so.
     baselines
         Methods to fit to the same data, or their results.
     num_paths
         Paths of each forecast.
     say
-        A function that is told what is being done.
+        A function that receives progress messages.
     """
     if leading_member(posterior).current is not None:
         raise ValueError(
@@ -239,7 +239,7 @@ def examine(
 
 
 def choose_future(last: Series, test: Series | None) -> Future:
-    """The inputs of the test rows, or the last training ones, held."""
+    """Return the inputs of the test rows, or the last training inputs held constant."""
     if test is not None:
         under = ", under the inputs of the held-out rows" if last.inputs else ""
         steps = count(len(test), "step")
@@ -253,7 +253,7 @@ def choose_future(last: Series, test: Series | None) -> Future:
 
 
 def _test_rows(posterior: Forecaster, test: Any) -> Series:
-    """The test rows with the columns of the training series, in their order."""
+    """Return the test rows with the columns of the training series, in the same order."""
     rows = Series.of(test)
     if not isinstance(rows, Series):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Linear models of a series compared: how many states does it need, and how far do lines go?"""
+"""Compare linear models of a series to find the number of states it needs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,13 +24,15 @@ class LinearComparison:
     Parameters
     ----------
     table : DataFrame
-        A row per model with the mean of each score over the windows, in standard deviations of the
-        outputs: `crps`, `log_score` and `rmse` of forecasts and the `rmse` of a `simulation`; and
-        `loss`, the one that ranks, with its `standard_error`. State-space models are `ss-1`, ….
+        One row per model with the mean of each score over the windows, in standard deviations of
+        the outputs: `crps`, `log_score` and `rmse` of forecasts, and the RMSE of a `simulation`;
+        and the `loss` by which models are ranked, with its `standard_error`. State-space models are
+        named `ss-1`, `ss-2`, ….
     orders : tuple of int
-        The order that `state_dim="auto"` takes, and a smaller one that may be as good.
+        The order that `state_dim="auto"` uses and, if there is one, a smaller order that may be
+        equally good.
     horizon : int or "simulation"
-        What models are judged by.
+        The horizon at which models are compared.
     """
 
     table: pd.DataFrame
@@ -44,13 +46,13 @@ class LinearComparison:
 
     @property
     def protocol(self) -> str:
-        """What the loss is, in words."""
+        """Description of the loss."""
         if self.horizon == "simulation":
             return "RMSE of simulations"
         return f"CRPS of forecasts {self.horizon} steps ahead"
 
     def plot(self) -> "Figure":
-        """The loss of state-space models over their order, and those of the other models."""
+        """Plot the loss of state-space models over their order, and of the other models."""
         from gpssm.plots.forecasts import plot_orders
 
         return plot_orders(self)
@@ -72,7 +74,7 @@ def linear_models(
     max_order: int = MAX_ORDER,
     delay: Rows | Literal["auto"] = 0,
 ) -> LinearComparison:
-    """Compare linear models by held-out windows of the training rows; it takes a second or so.
+    """Compare linear models on held-out windows of the training rows, in about a second.
 
         print(gpssm.linear_models(train))
         gpssm.linear_models(train, horizon="simulation").plot()
@@ -82,7 +84,7 @@ def linear_models(
     series
         The training data, as for `fit`.
     horizon
-        Steps ahead at which forecasts are judged; "simulation" for simulations of a window.
+        Steps ahead at which forecasts are compared; "simulation" for simulations of a window.
     max_order
         The largest order of a state-space model.
     delay

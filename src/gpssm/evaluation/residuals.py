@@ -1,12 +1,12 @@
-"""What one-step errors still hold: residuals of a filter along the training data, and their tests.
+"""Residuals of one-step predictions along the training data, and their tests.
 
     e_t = Φ⁻¹( P(Y_t ≤ y_t | y_1, …, y_{t−1}, u_1, …, u_t) )
 
-is standard normal and independent from step to step if the model is right, whatever its likelihood.
-The probabilities are over draws and filtered states, not smoothed ones, which have seen y_t.
-Correlation with its own past says that the outputs hold more than the model took from them (more
-states?), correlation with an input likewise. Parameters have seen all the data, so that good
-residuals are no proof: see rolling forecasts of rows held out.
+is standard normal and independent over steps if the model is correct, for any likelihood. The
+probabilities are over draws and filtered states, because smoothed states depend on y_t.
+Autocorrelation, or correlation with an input, shows that the outputs contain structure that the
+model has missed, perhaps because it has too few states. Parameters were learned from the same data,
+so good residuals do not prove that the model is good: use rolling forecasts of held-out rows.
 """
 
 from typing import Any, NamedTuple
@@ -26,19 +26,19 @@ ROWS = 1000  # of a series that are looked at, the first ones
 
 
 class Correlation(NamedTuple):
-    """A portmanteau test: correlations at several lags, and the probability of such by chance."""
+    """A portmanteau test: correlations at several lags, and their p-value."""
 
     correlations: Float[np.ndarray, " lags"]
     p_value: float
 
     @property
     def found(self) -> bool:
-        """Whether there is correlation."""
+        """Whether the correlation is significant."""
         return self.p_value < 0.05
 
 
 class Residuals(NamedTuple):
-    """Residuals of a series and their tests, empty where too little was observed.
+    """Residuals of a series and their tests, empty if too few outputs were observed.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ class Residuals(NamedTuple):
     predicted
         E[y_t | y_1, …, y_{t−1}, u_1, …, u_t].
     values
-        The residuals, NaN where an output is missing.
+        The residuals, NaN for missing outputs.
     own
-        The test of each output with its past.
+        The autocorrelation test of each output.
     inputs
-        Those with each input by name. Their probabilities are multiplied by the number of inputs:
-        one of many correlates by chance.
+        The tests of correlation with each input, by name. Their p-values are multiplied by the
+        number of inputs (Bonferroni).
     """
 
     series: Series
@@ -84,7 +84,7 @@ class Residuals(NamedTuple):
 def find_residuals(
     posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = ROWS, seed: int = 0
 ) -> Residuals:
-    """Residuals of the first rows of a training series, as a new experiment, and their tests.
+    """Compute residuals of a training series, treated as a new experiment, and their tests.
 
     Parameters
     ----------
@@ -93,10 +93,10 @@ def find_residuals(
     index
         Number of the training series.
     num_paths
-        Paths from which the probabilities are found; residuals cannot exceed about
-        Φ⁻¹(1 − 1/(2 num_paths)).
+        Number of paths for estimating the probabilities; residuals cannot exceed about Φ⁻¹(1 − 1/(2
+        num_paths)).
     rows
-        Number of rows, at most.
+        Largest number of rows, counted from the first.
     seed
         Seed of the paths.
     """
@@ -121,7 +121,7 @@ def find_residuals(
 
 
 def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correlation:
-    """Correlations at lags 1.. and Ljung and Box's test, n(n+2) Σ_k r_k²/(n_k) ~ χ².
+    """Return the autocorrelations and the Ljung–Box test, n(n+2) Σ_k r_k²/(n_k) ~ χ².
 
     Entries may be missing.
     """
@@ -138,10 +138,10 @@ def autocorrelation(values: Float[np.ndarray, " T"], lags: int = LAGS) -> Correl
 def cross_correlation(
     values: Float[np.ndarray, " T"], u: Float[np.ndarray, " T"], lags: int = LAGS
 ) -> Correlation:
-    """Correlations of e_t with u_{t−k}, k = −lags..lags, and the regression on u_t, …, u_{t−lags}.
+    """Return the correlations of e_t with u_{t−k} and a test by regression on u_t, …, u_{t−lags}.
 
-    Of white residuals it explains n R² ~ χ², with as many degrees of freedom as those inputs are
-    independent, and however smooth they are.
+    Lags k run from −lags to lags. For white residuals, n R² ~ χ², with the rank of the regressors
+    as degrees of freedom, however smooth the input.
     """
     centred, number = _centred(values)
     driving, _ = _centred(u)
@@ -164,7 +164,7 @@ def cross_correlation(
 
 
 def _centred(values: Float[np.ndarray, " T"]) -> tuple[Float[np.ndarray, " T"], int]:
-    """Values of mean 0 and variance 1, and how many there are; zeros where they do not vary."""
+    """Return values with mean 0 and variance 1, and their number; zeros if they do not vary."""
     centred = values - np.nanmean(values)
     spread = np.nanstd(centred)
     return centred / spread if spread > 0 else centred * 0.0, int(np.isfinite(values).sum())

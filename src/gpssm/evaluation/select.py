@@ -1,4 +1,4 @@
-"""Which model to fit: candidates compared by rolling forecasts inside the training data."""
+"""Choose settings by rolling forecasts within the training data."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -68,34 +68,33 @@ def select(
         selection = gpssm.select(train)
         posterior = gpssm.fit(train, **selection.best)
 
-    Each candidate is fitted to the first `share` of the rows and forecasts the others from many
-    origins. No other data are used, so that the choice may be judged on a test set. A warning says
-    so where the mean of the training rows forecasts better than every candidate.
+    Each candidate is fitted to the first `share` of the rows and forecasts the remaining rows from
+    many origins. No other data are used, so the choice can be evaluated on a test set. If the mean
+    of the training rows forecasts better than every candidate, a warning says so.
 
     Parameters
     ----------
     series
         One training series.
     candidates : sequence of mappings, optional
-        Settings of `fit` each, `method` among them; by default those of `default_candidates`.
+        Settings of `fit`, including `method`; by default those of `default_candidates`.
     share : float
-        Share of the rows that candidates are fitted to.
+        Share of the rows to which candidates are fitted.
     horizon : int
         Steps of a forecast, at most a third of the rows to forecast.
     step : int
         Rows between two origins.
     score : str
-        Figure of `gpssm.metrics.score` whose mean over origins decides; "ncrps" is the
-        CRPS in standard deviations of the training outputs.
+        Score of `gpssm.metrics.score` whose mean over origins ranks candidates; "ncrps" is the CRPS
+        in standard deviations of the training outputs.
     seed : int
         Seed of fits, filters and paths.
     progress
-        True for a bar over the candidates, "plain" for one line each, False for silence.
+        True for a bar over the candidates, "plain" for one line each, False for no output.
     jobs : int
-        Processes in which candidates are compared.
+        Number of processes.
     cluster
-        Address of a Dask scheduler whose workers compare them instead, as tcp://host:8786, or a
-        client.
+        Address of a Dask scheduler to run on instead, such as tcp://host:8786, or a client.
     **fit_arguments
         Settings of `fit` that all candidates share.
 
@@ -157,7 +156,7 @@ def _are_settings(candidate: Any) -> bool:
 def _score(
     series: Series, start: int, scheme: RollingOrigin, seed: int, settings: Mapping[str, Any]
 ) -> dict[str, float]:
-    """The scores of a candidate, fitted to the rows before `start`, on the others."""
+    """Fit a candidate to the rows before `start`, and score it on the other rows."""
     posterior = fit(series[:start], **settings)
     return backtest(
         posterior,
@@ -170,11 +169,10 @@ def _score(
 
 
 def default_candidates(series: Series) -> list[dict[str, Any]]:
-    """Three orders from that of the best linear model on, each with two mean functions.
+    """Return candidates: three orders, starting at the best linear one, with two means each.
 
-    A nonlinear function may need states that a linear model does not, or do without some of its
-    states. Where outputs touch zero and are never negative, the absolute value of a signal that
-    changes sign is a candidate too.
+    A nonlinear model may need more or fewer states than a linear one. If outputs reach zero but are
+    never negative, the absolute value of a signal that changes sign is a candidate too.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Fit several models, or take fitted ones, and mix them by log scores of held-out rows."""
+"""Fit several models, or use fitted ones, and mix them by log scores of held-out rows."""
 
 import itertools
 import warnings
@@ -34,26 +34,25 @@ def stack(
         mixture = gpssm.stack(train, ["lgssm", {"start": "em+shooting"}])
         mixture = gpssm.stack(rows_that_follow, {"two states": small, "four": large})
 
-    *Settings* are fitted to the series without their last quarter, and without their first, and
-    weighed by forecasts of these rows; then those with weight are fitted to all rows. *Posteriors*
-    are weighed by rows that follow their data, which none of them has seen.
+    *Settings* are fitted twice, without the last and without the first quarter of the series, and
+    weighted by forecasts of the rows left out; members with positive weights are then fitted to all
+    rows. *Posteriors* are weighted by rows that follow their data, which none of them has seen.
 
     Parameters
     ----------
     series
-        The training data of settings, or the rows to weigh posteriors by.
+        The training data for settings, or the rows by which posteriors are weighted.
     members
-        Settings of `fit` (of which the method is `ffvd` unless they name one), or names of methods;
-        or posteriors. A mapping names them, in a list they are named after what they are.
+        Settings of `fit` (with the method `ffvd` by default) or names of methods; or posteriors. A
+        mapping names them; in a list, names are derived from the settings.
     seed : int
         Seed of fits, filters and paths.
     jobs : int
-        Processes in which settings are weighed.
+        Number of processes for fits to parts of the series.
     cluster
-        A Dask client, or the address of a scheduler (tcp://host:8786), whose workers weigh them
-        instead.
+        A Dask client, or the address of a scheduler (tcp://host:8786), to use instead of processes.
     num_chains : int
-        Chains of each member in the end; while settings are weighed they have one.
+        Number of chains of each member in the final fits; fits to parts of the series have one.
     **fit_arguments
         Settings of `fit` that all members share.
 
@@ -106,10 +105,10 @@ def stack(
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """`ffvd` from the starts that compete by default, another basis and sampler, a linear model.
+    """Return the default members: `ffvd` from several starts, another basis and sampler, a linear
+    model.
 
-    Where outputs touch zero and never go below, the absolute value of something that changes sign
-    as well.
+    If outputs reach zero but are never negative, the absolute value of a signed signal is included.
     """
     likelihoods = ["gaussian", "abs"] if may_be_rectified(series) else ["gaussian"]
     members = [
@@ -120,7 +119,7 @@ def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def _named(members: Any) -> dict[str, Any]:
-    """Members by name; raise unless there are two, each of them settings or a posterior."""
+    """Return members by name; raise unless there are at least two, all settings or posteriors."""
     if isinstance(members, str) or not isinstance(members, Sequence | Mapping):
         raise TypeError(
             f"members are a list of settings of fit, or posteriors by name; got {members!r}"
@@ -140,7 +139,7 @@ def _named(members: Any) -> dict[str, Any]:
 
 
 def _describe(member: Member) -> str:
-    """A name after what the member is: its method and the settings that matter most."""
+    """Return a name for a member from its method and its most important settings."""
     if isinstance(member, str):
         return member
     settings: Mapping[str, Any] = member if isinstance(member, Mapping) else member.spec.describe()
@@ -160,7 +159,7 @@ def _score(folds: Sequence[Fold], seed: int, settings: Mapping[str, Any]) -> Hel
 
 
 def _fit(series: Sequence[Series], settings: Mapping[str, Any]) -> Posterior:
-    """The posterior of a member; raise where its settings leave the choice of a model open."""
+    """Fit a member; raise if its settings do not determine a single model."""
     fitted = fit(series, **settings)
     if not isinstance(fitted, Posterior):
         raise TypeError(

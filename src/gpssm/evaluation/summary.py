@@ -1,10 +1,10 @@
-"""A posterior on one page: what was fitted, how well it sampled, what to make of it.
+"""A summary of a posterior: data, model, convergence and checks.
 
-The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs,
-which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or
-more, "fair" with R-hat < 1.2 and 20, else "poor". A run in which more than 5 % of the moves
-diverged, or with notes of what went wrong, is "fair" at best. Chains with models of their own, from
-starts of their own, are judged each by itself, and are "fair" where they do not agree.
+The verdict on convergence is for the worst of the 30-step forecast and the smoothed outputs, which
+do not depend on the coordinates of the states: "good" if R-hat < 1.05 and the effective sample size
+is at least 100, "fair" if R-hat < 1.2 and it is at least 20, otherwise "poor". A run with more than
+5 % divergent transitions, or with notes about problems, is "fair" at best. Chains with separate
+starts and models are assessed separately, and are "fair" if they do not agree.
 """
 
 import dataclasses
@@ -47,10 +47,11 @@ from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_memb
 
 @dataclass(frozen=True)
 class Facts:
-    """What was fitted: data, model and effort.
+    """The fit: data, model and effort.
 
     `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
-    `kernel` empty, `wiring` says what each transition sees, and `delay` is that of inputs in rows.
+    `kernel` empty, `wiring` lists the arguments of each transition, and `delay` is the delay of
+    inputs in rows.
     """
 
     method: str
@@ -73,12 +74,12 @@ class Facts:
 
     @property
     def delayed_inputs(self) -> list[str]:
-        """Their names, with delays in words."""
+        """The names of delayed inputs, with their delays."""
         return name_controls(self.inputs, self.delay)
 
     @property
     def lines(self) -> list[str]:
-        """The facts for a page."""
+        """Return the facts as lines of text."""
         series = [
             f"{name} ({rows} rows)" for name, rows in zip(self.series, self.rows, strict=True)
         ]
@@ -103,21 +104,21 @@ class Facts:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How well it sampled: figures at their worst, and the verdict on them.
+    """Convergence: the worst diagnostics, and the verdict.
 
     Parameters
     ----------
     verdict
         "good", "fair" or "poor".
     mixing
-        R-hat and effective draws of forecast and smoothed outputs, by name; where chains have
-        models of their own, of each chain by itself too.
+        R-hat and effective sample size of forecast and smoothed outputs, by name; also within
+        chains if these have separate models.
     divergences, acceptance
         Number of divergent transitions, and the mean acceptance probability.
     notes
         Notes of the run.
     separate
-        Whether chains have models of their own.
+        Whether chains have separate models.
     """
 
     verdict: str
@@ -129,7 +130,7 @@ class Sampling:
 
     @property
     def lines(self) -> list[str]:
-        """The figures for a page."""
+        """Return the diagnostics as lines of text."""
         texts = {
             name: "no R-hat: few draws, or all equal"
             if math.isnan(rhat)
@@ -143,22 +144,23 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `Posterior.summary` gives: `print` it for a page, `to_dict` for what JSON can hold.
+    """The result of `Posterior.summary`: use `print` for text, `to_dict` for JSON.
 
     Parameters
     ----------
     facts, sampling, training
         Its parts.
     checks
-        Those of the run, in sample.
+        Checks of the run, in sample.
     starts
-        The starts that were compared, best first, a row of figures each.
+        The compared starts, best first, one row each.
     members, leading
-        The members of a stack, heaviest first, and the one that is shown where a single model is.
+        The members of a stack by decreasing weight, and the member that represents it where a
+        single model is shown.
     calibration, calibrated_on
-        By steps ahead, the factor of the intervals and their coverage without it; on which rows.
+        The factor of the intervals and their coverage without it by steps ahead, and the rows used.
     residuals
-        Tests of one-step errors, as `Residuals.table` has them.
+        Tests of one-step errors, as in `Residuals.table`.
     """
 
     facts: Facts
@@ -174,18 +176,18 @@ class Summary:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights of the members of a stack by name, without those that have none."""
+        """The positive weights of the members of a stack by name."""
         members = self.members if self.leading else ()
         return {row["member"]: row["weight"] for row in members if row["weight"] > 0}
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What to distrust, as sentences: notes of the run, and checks that ask for caution."""
+        """Warnings: notes of the run, and checks that advise caution."""
         sentences = [check.sentence for check in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *sentences]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in dicts, lists, numbers and strings; None for what is not a number."""
+        """Return everything as dicts, lists, numbers and strings, with None for NaN."""
         checks = [check._asdict() for check in self.checks]
         return jsonable(dataclasses.asdict(self) | {"checks": checks})
 
@@ -201,7 +203,7 @@ class Summary:
         return printable("\n".join(lines[:-1]))
 
     def _sections(self) -> dict[str, list[str]]:
-        """The lines of the page by heading; without any where there is nothing to say."""
+        """Return the lines of the summary by heading; empty sections have no lines."""
         errors = "errors on held-out training rows, in standard deviations"
         mixed = "What was compared"
         fitted = "What was fitted"
@@ -270,14 +272,14 @@ class Summary:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *notes: str) -> list[str]:
-    """The lines of a table, each column as wide as its longest cell, and notes below it.
+    """Return the lines of a table with aligned columns, and notes below it.
 
     Parameters
     ----------
     rows
-        Cells by name; without any there are no lines.
+        Cells by name; without rows there are no lines.
     columns
-        Headings by the name of the cells.
+        Headings by names of cells.
     notes
         Lines below the table.
     """
@@ -298,19 +300,19 @@ def summarise(
     diagnostics: Diagnostics | None = None,
     residuals: Residuals | None = None,
 ) -> Summary:
-    """The page of a posterior or a stack: see `Posterior.summary`.
+    """Summarise a posterior or a stack; see `Posterior.summary`.
 
-    Of a stack, residuals and calibration are the mixture's, and all that belongs to a single model
-    is of the leading member.
+    For a stack, residuals and calibration are those of the mixture, and results for a single model
+    are those of the leading member.
 
     Parameters
     ----------
     forecaster
         The posterior or stack.
     diagnostics
-        Those of the leading member, if they were computed already.
+        The diagnostics of the leading member, if they have been computed.
     residuals
-        Those of the last training series, if they were computed already.
+        The residuals of the last training series, if they have been computed.
     """
     posterior = leading_member(forecaster)
     facts = dataclasses.replace(
@@ -357,7 +359,7 @@ def summarise(
 def _sampling(
     posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
 ) -> tuple[Sampling, tuple[Check, ...]]:
-    """How well it sampled, and the checks of that."""
+    """Return the convergence and its checks."""
     rows = [diagnostics[FORECAST], diagnostics["smoothed outputs"]]
     starts = own_starts(posterior)
     rows += [diagnostics[row.name + WITHIN] for row in rows] if starts else []
@@ -409,7 +411,7 @@ def _facts(posterior: Posterior) -> Facts:
 
 
 def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:
-    """A row of scores for each model that was weighed by held-out rows; see `Stack.table`."""
+    """Return one row of scores for each model weighted by held-out rows; see `Stack.table`."""
     if isinstance(forecaster, Stack):
         return forecaster.table
     assert isinstance(forecaster, Posterior)

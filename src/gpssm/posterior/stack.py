@@ -165,8 +165,7 @@ class Stack:
 
     @property
     def leading(self) -> str:
-        """The name of the nonlinear member with the largest weight, or of any kind if all are
-        linear.
+        """The name of the nonlinear member of largest weight; of a linear one if there is none.
 
         Where a report shows a single model (states, traces, sampling), it is this member.
         """
