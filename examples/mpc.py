@@ -125,7 +125,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     train = record(100 if options.quick else 300, rng)
     settings = {"method": "ffvd", "start": "em", "state_dim": 1, "progress": False}
-    posterior = gpssm.fit(train, method="ffvd", **settings, **(QUICK if options.quick else {}))
+    posterior = gpssm.fit(train, **settings, **(QUICK if options.quick else {}))
     levels, pumps, seconds = control(posterior.thinned(50), 25 if options.quick else 100, 100, rng)
     settled = levels[10:]
     print(

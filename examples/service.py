@@ -230,6 +230,7 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     feed_itself(url, 15)
     server.shutdown()
+    server.server_close()
 
 
 if __name__ == "__main__":

@@ -65,10 +65,11 @@ def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
     runtime = gpssm.Runtime(seed=seed, progress=False)
     found = run_chains(config, [Start(model, [start])], [truth.series], runtime)
     draws = found.draws
-    weights, factor = draws.weights[:, :, 0], model.basis.factor(model.kernel)[0]
+    weights = draws.weights[:, :, 0]
+    root = np.linalg.inv(np.asarray(model.basis.factorise(model.kernel))[0]).T  # L, from L⁻ᵀ
     gain = model.transition()(jnp.asarray(GRID[:, None]), jnp.zeros((len(GRID), 0))).gain[0]
     # U = L v and f = A v
-    inducing, function = weights @ np.asarray(factor).T, weights @ np.asarray(gain).T
+    inducing, function = weights @ root.T, weights @ np.asarray(gain).T
     return Study(truth, draws.states[0][..., 0], inducing, function, found.notes)
 
 

@@ -194,9 +194,9 @@ def check_kind(name: str, value: Any, *kinds: type) -> None:
 
 
 def check_seed(seed: Any) -> int:
-    """The seed as an int, if it is one that JAX can hold: a whole number of 64 bits."""
-    if not is_whole(seed) or not -(2**63) <= seed < 2**63:
-        raise ValueError(f"seed must be a whole number from -2**63 to 2**63 - 1; got {seed!r}")
+    """The seed as an int, if JAX and NumPy can both take it."""
+    if not is_whole(seed) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1; got {seed!r}")
     return int(seed)
 
 

@@ -101,11 +101,12 @@ class GPNARX(MethodSettings):
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """The settings with the orders that the information criterion chooses, two at least."""
-        if self.orders is not None:
-            return self
+        return dataclasses.replace(self, orders=self.orders or self._choose_orders(series))
+
+    def _choose_orders(self, series: Sequence[Series]) -> tuple[int, int]:
         na, nb = select_orders(series, self.max_order)
         least = min(LEAST_ORDER, self.max_order)
-        return dataclasses.replace(self, orders=(max(na, least), max(nb, least)))
+        return max(na, least), max(nb, least)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The regression as a GPSSM, and its states by the linear part's filter.
@@ -119,7 +120,7 @@ class GPNARX(MethodSettings):
                     f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take "
                     "method='quick'."
                 )
-        orders = self.resolve(series).orders
+        orders = self.orders or self._choose_orders(series)
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])

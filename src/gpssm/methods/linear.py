@@ -138,7 +138,8 @@ class ARX(Baseline):
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """The regression in state-space form."""
-        return to_state_space(regress(series, *self.resolve(series).orders))
+        orders = self.orders or select_orders(series, self.max_order)
+        return to_state_space(regress(series, *orders))
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,13 @@ def as_linear(model: GPSSM) -> LinearSSM:
     mean, likelihood = model.mean, model.likelihood
     if not isinstance(mean, LinearMap) or not isinstance(likelihood, Gaussian):
         raise TypeError("A baseline's model has a linear mean and a Gaussian likelihood.")
-    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
-    process_cov = np.diag(model.process_variance)
-    return LinearSSM(*map(np.asarray, parts), process_cov, np.exp(likelihood.log_std))
+    linear = LinearSSM(
+        mean.transition,
+        mean.control,
+        mean.offset,
+        likelihood.C,
+        likelihood.d,
+        jnp.diag(model.process_variance),
+        jnp.exp(likelihood.log_std),
+    )
+    return jax.tree.map(np.asarray, linear)

@@ -71,7 +71,7 @@ def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
 
     States are posterior means of all series.
     """
-    posterior = posterior.with_states()
+    posterior = stored_rows(posterior)
     means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
     x = np.concatenate([path[:-1] for path in means])
     u = np.concatenate([series.u for series in posterior.dataset.acting])
@@ -127,7 +127,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
     most_states
         Of how many states the steps are shown, at most.
     """
-    posterior = posterior if chain is None else posterior.chain(chain)
+    posterior = posterior if chain is None else posterior.thinned(chain=chain)
     lines = slices(posterior)
     shown = min(posterior.model.state_dim, most_states)
     layout = {"sharex": "col", "sharey": "row", "height_ratios": (*(1.0,) * shown, 0.5)}

@@ -81,8 +81,8 @@ def describe(
             return {"link": next(name for name, link in LINKS.items() if link == thing)}
         if kind not in LABELS:
             return _describe_part(thing, path, locate, arrays)
-        named = hasattr(thing, "_fields")
-        names = kind._fields if named else [item.name for item in dataclasses.fields(kind)]
+        names = getattr(thing, "_fields", ())  # of a named tuple
+        names = names or [item.name for item in dataclasses.fields(thing)]
         fields = {name: visit(getattr(thing, name), (*path, name)) for name in names}
         return {"class": LABELS[kind], "fields": fields}
 

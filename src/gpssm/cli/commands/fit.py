@@ -125,7 +125,12 @@ def fit(
     check_paths(out, config, *(data or ()))
     columns = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y)}
     columns |= {"inputs": u and tuple(u), "train": train and parse_value(train)}
-    model = {"num_chains": chains, "num_warmup": warmup, "num_draws": draws, "seed": seed}
+    model: dict[str, Any] = {
+        "num_chains": chains,
+        "num_warmup": warmup,
+        "num_draws": draws,
+        "seed": seed,
+    }
     with usage():
         reader = {"dt": dt, "time": time, "controls": controls}
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
