@@ -86,7 +86,7 @@ def test_everything_that_people_hold_shows_itself():
         "by step ahead": backtest,
         "best first": Selection({"state_dim": 2}, table),
         "rhat": posterior.diagnostics(),
-        "How well it sampled": posterior.summary(),
+        "Convergence": posterior.summary(),
     }
     for words, thing in things.items():
         text = thing._repr_html_()

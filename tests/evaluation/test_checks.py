@@ -32,13 +32,13 @@ def training(rows_a_point=10.0, **changed):
         (training(process_noise=1.6), "process noise of one step 64 %"),
         (
             training(one_step_error=1.9, free_run_error=2.0),
-            "One step ahead it is predicted hardly",
+            "One step ahead, predictions are hardly",
         ),
-        (training(free_run_error=1.9), "Over 30 steps it is forecast hardly"),
-        (training(covered=0.55), "free runs: 55 % inside"),
+        (training(free_run_error=1.9), "Over 30 steps, forecasts are hardly"),
+        (training(covered=0.55), "simulations: 55 % inside"),
         (training(left=0.2), "20 % left the region"),
-        (training(novelty_tail=0.4), "40 % of f's prior variance"),
-        (training(rows_a_point=1.5), "1.5 rows for each"),
+        (training(novelty_tail=0.4), "40 % of the prior variance of f"),
+        (training(rows_a_point=1.5), "1.5 rows per point"),
     ],
 )
 def test_figures_of_the_training_rows_are_doubted_one_by_one(found, words):
@@ -148,7 +148,7 @@ def test_one_free_run_is_a_check_of_its_own():
     (good,) = checks.check_free_run(forecast, Series(np.random.default_rng(1).normal(size=300)))
     (poor,) = checks.check_free_run(forecast, Series(np.full(300, 5.0)))
     assert (good.level, poor.level) == ("good", "problem")
-    assert good.protocol == "held-out rows, one free run of 300 steps"
+    assert good.protocol == "held-out rows, one simulation of 300 steps"
 
 
 def test_in_sample_a_model_is_never_said_to_be_better():

@@ -240,7 +240,7 @@ def test_a_single_model_is_the_heaviest_nonlinear_member(posteriors, gaussian_pr
     assert summary.facts.seconds == pytest.approx(
         sum(map(sum, (one.seconds for one in stack.members.values())))
     )
-    assert "What was fitted: gp, the member that is described below" in str(summary)
+    assert "Fit: gp, the member described below" in str(summary)
 
 
 def test_one_member_is_a_stack_too(posteriors):
@@ -345,9 +345,9 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     stack = Stack.of(even.members, even.weights, table)
     assert re.search(r"second order +0\.75 +-1\.5 +0\.125", str(stack.summary()))
     page = write_report(stack, tmp_path / "report.html", test=TEST, baselines=()).read_text()
-    assert "What is mixed" in page
+    assert "Members of the mixture" in page
     assert "A mixture of second order (75 %) was fitted to" in page
-    assert "The paragraphs below are about its member second order, a linear model with" in page
+    assert "The following paragraphs describe its member second order, a linear model with" in page
     assert "those of second order." in page  # the leading member
     assert "Chains do not agree" not in page  # they are independent draws
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page

@@ -96,10 +96,10 @@ def test_the_page_and_the_dict(summary):
     page = str(summary)
     for words in (
         "tank (300 rows)",
-        "How well it sampled: good",
+        "Convergence: good",
         "residual of",
         "its past",
-        "Nothing that stands out.",
+        "Warnings\n  None.",
     ):
         assert words in page
     assert max(len(line) for line in page.splitlines()) <= 130

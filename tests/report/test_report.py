@@ -150,9 +150,9 @@ def test_cards_table_and_list_of_doubts_show_the_same_checks(found, pictures):
     assert text.count("38 % inside") == 3
     # The worst check leads: its card stands before that of the comparison.
     assert text.index("Can it be trusted?") < text.index("Is it better than a linear model?")
-    assert "Nothing that stands out" not in text
+    assert "<h3>Warnings</h3>\n<p>None.</p>" not in text
     sound = replace(found, checks=tuple(one for one in found.checks if one.level == "good"))
-    assert "Nothing that stands out" in make_report(sound, pictures=pictures)
+    assert "<h3>Warnings</h3>\n<p>None.</p>" in make_report(sound, pictures=pictures)
 
 
 def test_the_starts_that_were_compared_are_a_table(found, pictures):
@@ -168,8 +168,8 @@ def test_the_starts_that_were_compared_are_a_table(found, pictures):
         replace(found, summary=replace(found.summary, starts=(row,))), pictures=pictures
     )
     assert "em+shooting" in text
-    assert "Where it started" in text
-    assert "Where it started" not in make_report(found, pictures=pictures)
+    assert "Starts compared</h3>" in text
+    assert "Starts compared</h3>" not in make_report(found, pictures=pictures)
 
 
 def test_chains_with_models_of_their_own_are_not_said_to_agree(found):
@@ -192,7 +192,7 @@ def test_what_intervals_are_widened_by_is_a_table(found, pictures):
     text = make_report(replace(found, summary=summary), pictures=pictures)
     assert "44 rows kept aside" in text
     assert text.count("<td>1.23</td><td>75 %</td><td>5</td>") == 2
-    assert "wider its intervals" not in make_report(found, pictures=pictures)
+    assert "Calibration of the intervals" not in make_report(found, pictures=pictures)
 
 
 def test_every_judgement_says_of_what_it_is(page):

@@ -21,12 +21,12 @@ STEPS = 12  # in a table of a forecast
 WORTH = "Worth it"  # the check of the fit against linear models and baselines
 MARKS = {"problem": "✕", "caution": "!", "good": "✓"}
 LEGEND = (
-    "* best. Lower is better, but fit: 100 % is perfect, 0 % as good as the mean.\n"
-    "90 % intervals should hold 0.9 of what happened.\n"
+    "* best. Lower is better, except for fit: 100 % is perfect, 0 % equals the mean.\n90 % "
+    "intervals should cover 0.9 of the outputs.\n"
 )
 UNJUDGED = (
-    "No rows were held out, so nothing says how good the forecasts are. Pass\n"
-    "--train 0.8 to judge them beside linear models.\n"
+    "No rows were held out, so the accuracy of forecasts is unknown. Pass\n--train 0.8 to "
+    "compare them with linear models.\n"
 )
 HEADS = {"rmse": "RMSE", "nrmse": "NRMSE", "fit": "fit %", "crps": "CRPS", "ncrps": "NCRPS"}
 HEADS |= {"coverage_90": "in 90 %"}
@@ -34,7 +34,7 @@ ONE_OUTPUT = ("rmse", "fit", "crps", "coverage_90")
 ALL_OUTPUTS = ("nrmse", "fit", "ncrps", "coverage_90")  # in units of the training data's spread
 
 RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder that `gpssm fit` wrote.", show_default=False)
+    Path, typer.Argument(metavar="RUN", help="Run folder of `gpssm fit`.", show_default=False)
 ]
 
 

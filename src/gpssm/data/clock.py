@@ -128,7 +128,7 @@ class Clock:
 
     def _beyond(self, rows: int) -> str:
         begin = np.datetime64(int(self.start), "ns").astype("datetime64[s]")
-        return f"dates end in 2262, and {rows} rows after {begin} go beyond"
+        return f"dates must not exceed 2262; {rows} rows after {begin} exceed this limit"
 
     def index(self, number: int, first: int = 0) -> Any:
         """The same as a pandas index, dates in their time zone."""
@@ -167,14 +167,14 @@ class Clock:
 
         if not self.dates:
             raise ValueError(
-                f"the rows are at numbers, not dates, and cannot be split at {time!r}: "
-                "give a row number"
+                f"the times of the rows are numbers, so they cannot be split at {time!r}: pass a "
+                "row number"
             )
         try:
             date: Any = pandas.Timestamp(time)
         except ValueError:
             raise ValueError(
-                f"{time!r} is no date: write it like 2024-03-31 or 2024-03-31 12:00"
+                f"{time!r} is not a date: write it like 2024-03-31 or 2024-03-31 12:00"
             ) from None
         if date.tzinfo is None:
             date = date.tz_localize(self.zone or "UTC")
@@ -195,7 +195,7 @@ class Clock:
             agrees = abs(other.dt - self.dt) <= tolerance * self.dt
         if not agrees:
             raise ValueError(
-                f"the rows are {other.step_text()} apart, and those of the training data "
+                f"the rows are {other.step_text()} apart, but the training rows "
                 f"{self.step_text()}: use resample or decimated, or correct dt or the times"
             )
 
@@ -222,8 +222,7 @@ class Clock:
         if abs(off) <= 0.5:
             return ""
         return (
-            f"{what} begin at {other.show(0)}, but {self.show(row)} would follow the rows known "
-            "so far. "
+            f"{what} begin at {other.show(0)}, but {self.show(row)} would follow the known rows. "
         )
 
     def texts(self, number: int, first: int = 0) -> list[str]:
@@ -286,10 +285,10 @@ def on_grid(
     """
     import pandas
 
-    check_choice("the rule for controls", controls, ("hold", "interpolate"))
+    check_choice("controls", controls, ("hold", "interpolate"))
     times = Times.of(values)
     if not len(y):
-        raise ValueError("there are no rows to be put on a grid")
+        raise ValueError("there are no rows to put on a grid")
     order = np.argsort(times.ticks, kind="stable")
     times = Times(times.index[order])
     ticks = times.ticks - times.ticks[0]
@@ -299,9 +298,9 @@ def on_grid(
     if len(means) < len(places):
         repeated = int(np.argmin(np.diff(places))) + 1
         warnings.warn(
-            f"{count(len(places) - len(means), 'row')} of {len(places)} fell on a point of the "
-            f"grid that another one has, the first at {times.show(repeated)}: they were averaged. "
-            "Where clocks were set back, give the time zone, zone='Europe/Berlin'",
+            f"{count(len(places) - len(means), 'row')} of {len(places)} fell on the same grid "
+            f"point as another row, the first at {times.show(repeated)}, and were averaged. If "
+            "clocks were set back, pass the time zone, zone='Europe/Berlin'",
             stacklevel=4,
         )
     grid = np.arange(places[-1] + 1)
@@ -325,17 +324,17 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
             step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
         except ValueError as error:
             raise ValueError(
-                f"regrid={step!r} is no distance of times, like '10min': {error}"
+                f"regrid={step!r} is not a time step such as '10min': {error}"
             ) from None
     if not is_real(step) or not 0 < step < 1e300:
-        raise ValueError(f"regrid needs times that differ, and a step above 0; got {step!r}")
+        raise ValueError(f"regrid needs different times and a positive step; got {step!r}")
     # A step may be so small that its number is none.
     rows = ticks[-1] / max(float(step), 1e-290) + 1
     if not rows < 20 * len(ticks) + 0.5:
         raise ValueError(
             f"a grid with a step of {times.length(step)} from {times.show(0)} to {times.show(-1)} "
-            f"has {rows:.12g} rows for {len(ticks)} that were given: name another step, or cut the "
-            "data at the long gaps"
+            f"has {rows:.12g} rows for {len(ticks)} that were given: pass another step, or cut "
+            "the data at the long gaps"
         )
     return step
 

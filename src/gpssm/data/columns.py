@@ -33,13 +33,12 @@ def to_columns(
     table = _table(values, letter)
     labels = () if names is None else as_tuple(names)
     if not all(isinstance(name, str) for name in labels):
-        raise TypeError(
-            f"the names of the columns of {letter} are text, one a column; got {names!r}"
-        )
+        raise TypeError(f"the column names of {letter} must be text, one per column; got {names!r}")
     labels = labels or _own_names(values) or default_names(letter, table)
     if len(labels) != table.shape[1] or len(set(labels)) != len(labels):
         raise ValueError(
-            f"{letter} has {table.shape[1]} columns and needs as many different names; got {labels}"
+            f"{letter} has {table.shape[1]} columns and needs the same number of different "
+            f"names; got {labels}"
         )
     numbers = np.array(_numbers(table, labels), dtype=np.float64)
     numbers.flags.writeable = False
@@ -74,8 +73,8 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
         unknown = [_with_nearest(name, names) for name in labels if name not in names]
         raise ValueError(
             f"{expected}. Missing: {', '.join(missing) or 'none'}; unknown: "
-            f"{', '.join(unknown) or 'none'}. "
-            "Rename or drop columns, or pass an array to go by position"
+            f"{', '.join(unknown) or 'none'}. Rename or drop columns, or pass an array to match "
+            "by position"
         )
     if len(labels) != len(names):
         raise ValueError(f"{expected}; got {len(labels)}")
@@ -99,8 +98,8 @@ def as_frame(data: Any) -> "pd.DataFrame | None":
     if "xarray" in packages and hasattr(data, "data_vars"):
         if len(data.dims) != 1:
             raise ValueError(
-                f"an xarray Dataset must have one dimension, the time; got "
-                f"{', '.join(map(str, data.dims))}: choose one of each other, "
+                "an xarray Dataset must have one dimension, the time; got "
+                f"{', '.join(map(str, data.dims))}: select one entry of the others, such as "
                 "dataset.isel(station=0)"
             )
         return data.to_dataframe()
@@ -145,7 +144,8 @@ def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2:
         raise ValueError(
-            f"{letter} must have shape (T,) or (T, columns), one row a time step; got {table.shape}"
+            f"{letter} must have shape (T,) or (T, columns), one row per time step; got "
+            f"{table.shape}"
         )
     return table
 
@@ -156,7 +156,7 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
         return table
     if table.dtype.kind == "V":
         raise TypeError(
-            f"columns must be of numbers; got records with the fields {table.dtype.names}"
+            f"columns must contain numbers; got records with the fields {table.dtype.names}"
         )
     import pandas
 
@@ -167,8 +167,7 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
         row, column = np.argwhere(wrong)[0]
         raise ValueError(
             f"{where_first(wrong, names)} is {str(table[row, column])!r}, which is not a number. "
-            f"{_remedy(table[row, column])}, use NaN where an output is missing, or leave the "
-            "column out"
+            f"{_remedy(table[row, column])}, use NaN for missing outputs, or leave out the column"
         )
     return np.real(numbers)
 
@@ -177,7 +176,7 @@ def _remedy(cell: Any) -> str:
     """What to do about a cell of a file."""
     if re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d*)?", str(cell).strip()):
         mark = next(letter for letter in str(cell).strip() if letter in ",.' ")
-        return f"If {mark!r} stands between thousands, pass thousands={mark!r} to gpssm.read"
+        return f"If {mark!r} separates thousands, pass thousands={mark!r} to gpssm.read"
     return f"If it marks a missing value in a file, pass na={cell!r} (--na); else correct it"
 
 

@@ -123,8 +123,8 @@ class Dataset:
         shortest = min(len(rows) for rows in experiments)
         if windows > 1 and shortest < SHORTEST_WINDOW * windows:
             raise ValueError(
-                f"windows={windows} would be shorter than {SHORTEST_WINDOW} rows, of a series of "
-                f"{shortest}: ask for fewer windows"
+                f"windows={windows} would make windows shorter than {SHORTEST_WINDOW} rows from a "
+                f"series of {shortest}: use fewer windows"
             )
         acting = [_acting(rows, lags) for rows in experiments]
         scaler = Scaler.fit(acting, outputs=outputs_scaling)
@@ -247,7 +247,7 @@ class Dataset:
             )
         if not np.isfinite(ahead).all():
             where = where_first(~np.isfinite(ahead), self.inputs)
-            raise ValueError(f"{where} of u is NaN or infinite: an input is always known")
+            raise ValueError(f"{where} of u is NaN or infinite: inputs must be known")
         ahead = np.pad(ahead, ((0, steps - len(ahead)), (0, 0)), constant_values=np.nan)
         before = _unknown(self.delay) if past is None else past
         return ahead, self.encode_inputs(arriving(ahead, self.delay, before))
@@ -305,9 +305,9 @@ class Dataset:
         if rows == "auto" and 8 * numbers * sum(lengths) > STORED_BYTES:
             stored = max(STORED_BYTES // (8 * numbers * len(lengths)), LOOKBACK)
             notes = (
-                f"Only the states of the last {count(stored, 'row')} were kept: all of them would "
-                f"take {8 * numbers * sum(lengths) / 1e9:.1f} GB. keep_states='all', or a number "
-                "of rows, says otherwise.",
+                f"Only the states of the last {count(stored, 'row')} were stored: all of them "
+                f"would take {8 * numbers * sum(lengths) / 1e9:.1f} GB. Pass keep_states='all', "
+                "or a number of rows, to change this.",
             )
         first = tuple(max(length - stored, 0) for length in lengths)
         return replace(self, first_states=first if any(first) else ()), notes
@@ -353,8 +353,8 @@ def _report_constant_inputs(experiments: Sequence[Series]) -> None:
     for name, value, varies in zip(experiments[0].inputs, u[0], varying(u), strict=True):
         if not varies:
             warnings.warn(
-                f"Input {name!r} is constant, {value:g}: a model cannot learn what it does. Leave "
-                "it out.",
+                f"Input {name!r} is constant, {value:g}: its effect cannot be learned. Leave it "
+                "out.",
                 stacklevel=4,
             )
 

@@ -258,7 +258,7 @@ def load(name: str) -> Series:
     if isinstance(name, str) and name.startswith(SIMULATION):
         return _load_simulation(name)
     if not isinstance(name, str) or name not in REGISTRY:
-        raise ValueError(f"no benchmark is called {name!r}; there are {', '.join(REGISTRY)}")
+        raise ValueError(f"there is no benchmark {name!r}; available are {', '.join(REGISTRY)}")
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
@@ -283,7 +283,7 @@ def load_records(name: str) -> tuple[Series, Series]:
     """
     if not isinstance(name, str) or name not in RECORDS:
         raise ValueError(
-            f"{name!r} has no test record of its own; those that have one are {', '.join(RECORDS)}"
+            f"{name!r} has no separate test record; the sets with one are {', '.join(RECORDS)}"
         )
     place, window = RECORDS[name]
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
@@ -295,7 +295,7 @@ def _load_simulation(name: str) -> Series:
     pairs = [option.partition("=") for option in options]
     if not all(value for _, _, value in pairs):
         raise ValueError(
-            f"a simulation is named sim:NAME or sim:NAME:option=value:...; got {name!r}"
+            f"the name of a simulation must be sim:NAME or sim:NAME:option=value:...; got {name!r}"
         )
     try:
         numbers = {
@@ -303,7 +303,7 @@ def _load_simulation(name: str) -> Series:
         }
     except ValueError as error:
         raise ValueError(
-            f"the options of a simulation are numbers; got {name!r} ({error})"
+            f"the options of a simulation must be numbers; got {name!r} ({error})"
         ) from None
     return simulate(simulator, **numbers).series
 
@@ -313,8 +313,8 @@ def _in_folder(entry: Benchmark, folder: Path) -> Path:
     path = folder / entry.file
     if not path.is_file():
         raise FileNotFoundError(
-            f"GPSSM_DATA is {str(folder)!r}, and there is no {entry.file} in it. "
-            f"Put the file of {entry.urls[0]} there, or unset GPSSM_DATA to have it downloaded"
+            f"GPSSM_DATA is {str(folder)!r}, but it does not contain {entry.file}. Put the file "
+            f"from {entry.urls[0]} there, or unset GPSSM_DATA to download it"
         )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != entry.sha256:
@@ -340,7 +340,7 @@ def _download(entry: Benchmark) -> Path:
             failures.append(f"{url}: {error}")
     raise ConnectionError(
         f"the benchmark {entry.name!r} could not be downloaded. Set the environment variable "
-        f"GPSSM_DATA to a folder that holds {entry.file}, or try again later. Tried:\n"
+        f"GPSSM_DATA to a folder that contains {entry.file}, or try again later. Tried:\n"
         + "\n".join(failures)
     )
 
@@ -493,9 +493,7 @@ def simulate_linear_gaussian(
     white noise. The transition is linear, so its values at unit vectors are the columns of A and B.
     """
     if not 0 <= spectral_radius < 1:
-        raise ValueError(
-            f"a stable system has a spectral radius from 0 to below 1; got {spectral_radius}"
-        )
+        raise ValueError(f"spectral_radius must be at least 0 and below 1; got {spectral_radius}")
     rng = np.random.default_rng(seed)
     A = rng.normal(size=(state_dim, state_dim))
     A *= spectral_radius / np.abs(np.linalg.eigvals(A)).max()
@@ -575,7 +573,7 @@ def simulate(name: str, **options: Any) -> Simulated:
     truth.series, truth.states, truth.transition
     """
     if not isinstance(name, str) or name not in SIMULATORS:
-        raise ValueError(f"no simulator is called {name!r}; there are {', '.join(SIMULATORS)}")
+        raise ValueError(f"there is no simulator {name!r}; available are {', '.join(SIMULATORS)}")
     check_whole("num_steps", options.get("num_steps", 1), 1)
     check_whole("seed", options.get("seed", 0), 0)
     check_memory("the series", 64 * options.get("num_steps", 1))

@@ -42,7 +42,7 @@ class Delays(NamedTuple):
         for name, rows in self.rows.items():
             time = None if self.dt is None else rows * self.dt
             lines.append((name, str(rows), time, float(self.bic[name][0] - self.bic[name][rows])))
-        return str(Table(["control", "delay in rows", "in time", "gain in BIC over none"], lines))
+        return str(Table(["input", "delay in rows", "in time", "gain in BIC over none"], lines))
 
 
 def delays(series: Any, longest: int = LONGEST) -> Delays:
@@ -68,7 +68,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
     check_whole("longest", longest, 0)
     names = experiments[0].inputs
     if not names:
-        raise ValueError("the series has no controls, and nothing to be delayed")
+        raise ValueError("the series has no inputs, so there are no delays to estimate")
     longest = min(longest, min(map(len, experiments)) // 4)
     regressions = _Regressions(experiments, longest)
     lags = [0] * len(names)
@@ -113,13 +113,14 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
     if isinstance(delay, str):
         if delay != "auto":
             raise ValueError(
-                f"delay is auto, a number of rows, or one for each control by name; got {delay!r}"
+                "delay must be 'auto', a number of rows, or a mapping from inputs to rows; "
+                f"got {delay!r}"
             )
         lags: list[Any] = list(delays(experiments).rows.values()) if names else []
     elif isinstance(delay, Mapping):
         if unknown := [name for name in delay if name not in names]:
             raise ValueError(
-                f"there is no control {', '.join(map(repr, unknown))} to be delayed; there are: "
+                f"there is no input {', '.join(map(repr, unknown))} to delay; the inputs are: "
                 f"{', '.join(names) or 'none'}"
             )
         lags = [delay.get(name, 0) for name in names]
@@ -129,11 +130,11 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
             lags *= len(names)
     whole = all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags)
     if len(lags) != len(names) or not whole:
-        wanted = f"for each of {', '.join(names)}" if names else "but there are no controls"
-        raise ValueError(f"a delay is a number of rows, 0 or more, {wanted}; got {delay!r}")
+        wanted = f"for each of {', '.join(names)}" if names else "but there are no inputs"
+        raise ValueError(f"a delay must be a number of rows, 0 or more, {wanted}; got {delay!r}")
     longest, shortest = max(lags, default=0), min(map(len, experiments))
     if longest >= shortest:
-        raise ValueError(f"a delay of {longest} rows leaves nothing of {shortest}")
+        raise ValueError(f"a delay of {longest} rows is too long for series of {shortest}")
     return tuple(int(lag) for lag in lags) if longest else ()
 
 
@@ -179,7 +180,7 @@ class _Regressions:
         table = table[~np.isnan(table).any(axis=1)]
         if len(table) < 2:
             raise ValueError(
-                "too few rows have all their outputs to find delays by: give them, delay={...}"
+                "too few rows have all outputs to estimate delays: pass them, delay={...}"
             )
         table = table - table.mean(0)
         spread = table.std(0)

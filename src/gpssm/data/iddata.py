@@ -32,11 +32,11 @@ def read_iddata(path: Path, **settings: Any) -> Series:
     data = _find_struct(path)
     y = _field(data, "y", "OutputData")
     if str(_field(data, "Domain")).lower().startswith("freq"):
-        raise ValueError(f"{path} holds data in the frequency domain; a model needs time series")
+        raise ValueError(f"{path} contains frequency-domain data; a model needs time series")
     if np.asarray(y).dtype == object:
         raise ValueError(
-            f"{path} holds {len(y)} experiments: save each in a file of its own, "
-            "s = get(getexp(data, k)), and pass the list of series"
+            f"{path} holds {len(y)} experiments: save each in a separate file, s = "
+            "get(getexp(data, k)), and pass a list of series"
         )
     outputs, inputs = (_texts(_field(data, name)) for name in ("OutputName", "InputName"))
     units = [*_texts(_field(data, "OutputUnit")), *_texts(_field(data, "InputUnit"))]
@@ -62,7 +62,7 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
     except NotImplementedError:
         raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
     except MemoryError as error:
-        raise MemoryError(f"{path} holds, or claims to hold, too much: {error}") from None
+        raise MemoryError(f"{path} is too large, or damaged: {error}") from None
     except Exception as error:  # the parser of a damaged file raises whatever it stumbles over
         raise ValueError(
             f"{path} cannot be read as a .mat file: {str(error).strip()}. "
@@ -75,8 +75,9 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
     if len(structs) != 1:
         names = ", ".join(name for name in variables if not name.startswith("__"))
         raise ValueError(
-            f"{path} holds {len(structs)} structs of an iddata, and one is read. {ADVICE}. "
-            f"Of other variables name the outputs, outputs=[...]; it has {names or 'none'}"
+            f"{path} holds {len(structs)} iddata structs, but only one can be read. {ADVICE}. To "
+            "read other variables, name the outputs, outputs=[...]; the file has "
+            f"{names or 'none'}"
         )
     return structs[0]
 

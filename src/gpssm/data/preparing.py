@@ -35,8 +35,7 @@ def detrend(series: Any, order: int = 1) -> Any:
     (rows,) = as_list(series)
     if order >= len(rows):
         raise ValueError(
-            f"a polynomial of order {order} goes through all of {len(rows)} rows: give a lower "
-            "order"
+            f"a polynomial of order {order} fits all of {len(rows)} rows exactly: use a lower order"
         )
     powers = np.polynomial.legendre.legvander(np.linspace(-1, 1, len(rows)), order)
     y = rows.y.copy()
@@ -69,17 +68,17 @@ def resample(series: Any, factor: float) -> Any:
     (rows,) = as_list(series)
     if not (is_real(factor) and 0 < factor <= 1e9):
         raise ValueError(
-            f"factor must be above 0: the new number of rows for each old one; got {factor!r}"
+            f"factor, the number of new rows per old row, must be positive; got {factor!r}"
         )
     if np.isnan(rows.y).any():
         raise ValueError(
-            "outputs are missing, and a filter needs all: fill them, or take rows with "
+            "some outputs are missing, but the filter needs all: fill them, or select rows by "
             "series.decimated(n)"
         )
     ratio = Fraction(float(factor)).limit_denominator(1000)
     if not math.isclose(ratio, factor, rel_tol=1e-6):
         raise ValueError(
-            "factor must be a fraction of whole numbers up to 1000, such as 0.25 or 1.5; got "
+            "factor must be a ratio of whole numbers up to 1000, such as 0.25 or 1.5; got "
             f"{float(factor)!r}"
         )
     up, down = ratio.numerator, ratio.denominator
@@ -88,7 +87,7 @@ def resample(series: Any, factor: float) -> Any:
     if clock is not None:
         if clock.calendar:
             raise ValueError(
-                f"rows follow the calendar ({clock.calendar}) and have no frequency to change"
+                f"rows follow the calendar ({clock.calendar}), which cannot be resampled"
             )
         step = clock.step * down / up
         clock = replace(clock, step=round(step) if clock.dates and step == round(step) else step)

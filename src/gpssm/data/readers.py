@@ -116,7 +116,9 @@ def read(
     path = check_path(path)
     if outputs is None:
         if path.suffix.lower() != ".mat":
-            raise ValueError(f"{path}: name its outputs, outputs=[...], by column name or number")
+            raise ValueError(
+                f"{path}: name the outputs by outputs=[...], as column names or numbers"
+            )
         _check_file(path)
         return read_iddata(path, name=name, dt=dt, units=units)
     check_whole("skip", skip, 0)
@@ -162,26 +164,26 @@ def _load(path: Path, options: Options) -> RawTable:
         raise
     except MemoryError as error:
         raise MemoryError(
-            f"{path} holds, or claims to hold, more than the memory does: {error}"
+            f"{path} needs more memory than there is, or is damaged: {error}"
         ) from None
     except Exception as error:  # the parsers of damaged files raise whatever they stumble over
         raise ValueError(
-            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. "
-            "It may be damaged, cut short, or of another format; if other lines come first, pass "
-            "skip, their number"
+            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. It may be "
+            "damaged, cut short, or of another format; if there are lines above the table, pass "
+            "their number as skip"
         ) from error
 
 
 def _listed(columns: Any) -> list[Column]:
     listed = list(as_tuple(columns))
     if wrong := [name for name in listed if not isinstance(name, str) and not is_whole(name)]:
-        raise TypeError(f"a column is chosen by its name or by its number; got {wrong[0]!r}")
+        raise TypeError(f"a column must be given by name or by number; got {wrong[0]!r}")
     return listed
 
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; the working folder is {Path.cwd()}")
+        raise FileNotFoundError(f"there is no file {path}; the current folder is {Path.cwd()}")
 
 
 def _index(columns: Columns, column: Column, path: Path) -> int:
@@ -207,19 +209,20 @@ def _frame(columns: Columns, chosen: list[int]) -> Any:
 
     if repeated := [columns[number][0] for number in set(chosen) if chosen.count(number) > 1]:
         raise ValueError(
-            f"column {repeated[0]!r} was chosen twice; a column is either an output or an input"
+            f"column {repeated[0]!r} was chosen twice; a column must be either an output or "
+            "an input"
         )
     lengths = {columns[number][0]: len(columns[number][1]) for number in chosen}
     for label in lengths:
         shape = np.shape(dict(columns)[label])
         if len(shape) == 2:
             raise ValueError(
-                f"{label!r} has {shape[0]} rows and {shape[1]} columns, but a row is a time step. "
-                "Write it to the file transposed; if it is as it should be, load the array "
+                f"{label!r} has {shape[0]} rows and {shape[1]} columns, but each row must be a "
+                "time step. Transpose it in the file; if the shape is correct, load the array "
                 "yourself and pass it to Series"
             )
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"the chosen columns must have as many rows each; got {lengths}")
+        raise ValueError(f"the chosen columns must have equal numbers of rows; got {lengths}")
     rows = (next(iter(lengths.values())),)
     return pandas.DataFrame({name: cells for name, cells in columns if np.shape(cells) == rows})
 
@@ -234,16 +237,16 @@ def _read_text(path: Path, options: Options, default_separator: str) -> RawTable
         return _parse(path, options, default_separator, "utf-16")
     if b"\0" in head:
         raise ValueError(
-            "it holds zero bytes, as UTF-16 does without a mark: pass encoding='utf-16-le' if it "
-            "is text"
+            "it contains zero bytes, like UTF-16 without a byte order mark: pass "
+            "encoding='utf-16-le' if it is text"
         )
     try:
         return _parse(path, options, default_separator, "utf-8-sig")
     except UnicodeDecodeError:
         table = _parse(path, options, default_separator, "latin-1")
     warnings.warn(
-        f"{path} is not in UTF-8 and was read as Latin-1. Pass encoding='latin-1', or another, "
-        "to decide",
+        f"{path} is not UTF-8 and was read as Latin-1. Pass encoding='latin-1', or another "
+        "encoding, to avoid this warning",
         stacklevel=5,
     )
     return table
@@ -271,7 +274,7 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
     if len(names) != frame.shape[1]:
         raise ValueError(
             f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells. If "
-            "other lines come first, pass skip, their number"
+            "there are lines above the table, pass their number as skip"
         )
     if frame.iloc[:, -1].isna().any():
         # pandas fills up with missing values a line that has fewer cells than the others.
@@ -316,7 +319,7 @@ def _layout(
     rows = list(_cells((line for _, line in lines), separator))
     if len(rows[0]) > 20_000:
         raise ValueError(
-            f"it has {len(rows[0])} columns, but a row is a time step: write it the other way round"
+            f"it has {len(rows[0])} columns, but each row must be a time step: transpose the file"
         )
     above, names, units = _head(rows, options)
     if above:
@@ -327,7 +330,7 @@ def _layout(
             raise ValueError("it has a header and no rows")
         # Names may be years, and some may be left out; measurements and marks are none.
         if any(map(_is_doubtful, names)):
-            _doubt(path, first, f"was taken for the header, {_shown(names)}. Where it holds data")
+            _doubt(path, first, f"was taken for the header, {_shown(names)}. If it contains data")
         start = lines[above + 1][0] if units else first[0]
         return separator, decimal, names, units, start + 1
     if comments:
@@ -336,7 +339,7 @@ def _layout(
         if len(names) == len(_without_blank_end(rows[above])) and all(map(_is_text, names)):
             _doubt(path, comments[0], f"was taken for the header, {_shown(names)}. If it is none")
             return separator, decimal, names, [], first[0]
-        message = "and lines like it above were taken for comments. If they are none"
+        message = "and lines like it above were taken for comments. If they are not"
         _doubt(path, comments[0], message)
     return separator, decimal, [], [], first[0] if above or comments else options.skip
 
@@ -371,7 +374,9 @@ def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list
 
 def _say_skipped(path: Path, last: int) -> None:
     text = "Line 1 was" if last == 1 else f"Lines 1 to {last} were"
-    warnings.warn(f"{path}: {text} skipped, above the table. Pass skip to decide", stacklevel=9)
+    warnings.warn(
+        f"{path}: {text} skipped above the table. Pass skip to avoid this warning", stacklevel=9
+    )
 
 
 def _separator(line: str) -> str | None:
@@ -429,7 +434,7 @@ def _read_excel(path: Path, options: Options) -> RawTable:
         if options.sheet is None and len(book.sheet_names) > 1:
             others = ", ".join(map(repr, book.sheet_names[1:]))
             warnings.warn(
-                f"{path}: sheet {sheet!r} was read, and {others} left out. Pass sheet to decide",
+                f"{path}: sheet {sheet!r} was read, and {others} ignored. Pass sheet to select",
                 stacklevel=5,
             )
         cells: Any = book.parse(sheet, header=None, dtype=object, skiprows=options.skip)

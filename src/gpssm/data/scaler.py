@@ -45,7 +45,7 @@ class Scaler:
                 )
         pairs = ((self.output_mean, self.output_std), (self.input_mean, self.input_std))
         if any(len(means) != len(stds) for means, stds in pairs):
-            raise ValueError(f"a scaler has a mean for each standard deviation; got {pairs}")
+            raise ValueError(f"a scaler needs one mean per standard deviation; got {pairs}")
 
     @classmethod
     def fit(
@@ -71,7 +71,7 @@ class Scaler:
         values."""
         if not isinstance(series, Series):
             raise TypeError(
-                f"a Series is scaled; got {type(series)}. For inputs alone there is scale_inputs"
+                f"scale needs a Series; got {type(series)}. For inputs alone, use scale_inputs"
             )
         y = _to_scaled(series.y, self.output_mean, self.output_std, "outputs", series.outputs)
         u = _to_scaled(series.u, self.input_mean, self.input_std, "inputs", series.inputs)
@@ -145,7 +145,7 @@ def _checked(values: Any, std: tuple[float, ...], kind: str) -> Float[np.ndarray
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
         raise TypeError(
-            f"the scaler takes arrays of numbers; got {type(values).__name__} of {array.dtype}"
+            f"the scaler needs arrays of numbers; got {type(values).__name__} of {array.dtype}"
         )
     if array.shape[-1:] != (len(std),):
         raise ValueError(

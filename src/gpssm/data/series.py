@@ -94,14 +94,14 @@ class Series:
         if window is not None and not (is_real(window) and window >= 0 and window % 1 == 0):
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
         if not (name is None or isinstance(name, str)):
-            raise TypeError(f"the name of a series is text, or None; got {name!r}")
+            raise TypeError(f"name must be text or None; got {name!r}")
         if clock is None:
             clock = _clock(y, u, time, len(y_values))
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
             unit = " s" if clock.dates else ""
             raise ValueError(
-                f"the rows are {clock.dt:g}{unit} apart by their times, and dt={float(dt):g}: "
-                "leave out one of them"
+                f"the rows are {clock.dt:g}{unit} apart according to their times, but "
+                f"dt={float(dt):g}: leave out one of them"
             )
         dt = clock.dt if clock is not None else None if dt is None else float(dt)
         units = _checked_units({} if units is None else units, (*outputs, *inputs))
@@ -178,12 +178,14 @@ class Series:
             )
         outputs, inputs = (_as_names(names) for names in (outputs, inputs))
         if not isinstance(regrid, bool | str) and not is_real(regrid):
-            raise TypeError(f"regrid is True, False, a number or text like '10min'; got {regrid!r}")
+            raise TypeError(
+                f"regrid must be True, False, a number, or text such as '10min'; got {regrid!r}"
+            )
         times = _times_of(table, (*outputs, *inputs), time)
         if times is None and regrid:
             if type(table.index).__name__ == "RangeIndex":
                 raise ValueError(
-                    "regrid needs a column of times, and none was found: name it with time (--time)"
+                    "regrid needs a column of times, but none was found: name it by time (--time)"
                 )
             times = table.index
         if times is not None and (dayfirst is not None or zone is not None):
@@ -214,7 +216,7 @@ class Series:
         frame = self.to_dataframe()
         return pandas.DataFrame(
             {
-                "role": ["output"] * self.output_dim + ["control"] * self.input_dim,
+                "role": ["output"] * self.output_dim + ["input"] * self.input_dim,
                 "unit": [self.units.get(name, "") for name in frame.columns],
                 "mean": frame.mean(),
                 "std": frame.std(ddof=0),
@@ -236,11 +238,13 @@ class Series:
     def __getitem__(self, rows: slice) -> "Series":
         if not isinstance(rows, slice):
             raise TypeError(
-                f"a Series takes slices, series[a:b]; got {rows!r}. For one row use series.y[t]"
+                f"a Series supports slices, series[a:b]; got {rows!r}. For a single row use "
+                "series.y[t]"
             )
         if rows.step not in (None, 1):
             raise ValueError(
-                f"a Series keeps its sampling time, so a slice has no step; got {rows.step!r}"
+                "a slice of a Series must not have a step, because the sampling time is "
+                f"fixed; got {rows.step!r}"
             )
         clock = self.axis and self.axis.shifted(rows.indices(len(self))[0])
         return replace(self, y=self.y[rows], u=self.u[rows], clock=clock)
@@ -262,8 +266,8 @@ class Series:
             cut = math.floor(at * len(self) + 1e-9) if 0 < at < 1 else 0
         elif axis is None:
             raise ValueError(
-                f"split at {at!r} needs rows with dates, and they have none: give a row number or "
-                "a share"
+                f"split at {at!r} needs rows with dates, but there are none: pass a row number or "
+                "a fraction"
             )
         else:
             cut = axis.rows_before(at, len(self))
@@ -272,8 +276,8 @@ class Series:
             if axis is not None and axis.dates:
                 between = f", or a date after {axis.show(0)} up to {axis.show(last)}"
             raise ValueError(
-                f"split(at) needs an index from 1 to {last}, or a fraction between 0 and 1 that "
-                f"leaves both parts a row{between}; got {at!r} for {len(self)} rows"
+                f"split(at) needs an index from 1 to {last}, or a fraction between 0 and 1, such "
+                f"that both parts have rows{between}; got {at!r} for {len(self)} rows"
             )
         return self[:cut], self[cut:]
 
@@ -371,7 +375,7 @@ def as_list(
         try:
             experiments.append(align_rows(other, series[0]))
         except ValueError as error:
-            raise ValueError(f"series {number} does not go with series 0: {error}") from None
+            raise ValueError(f"series {number} is not compatible with series 0: {error}") from None
     return experiments
 
 
@@ -394,14 +398,14 @@ def align_rows(rows: Any, like: Series) -> Series:
     series = Series.of(rows)
     if isinstance(series, list):
         raise TypeError(
-            f"new data come as one series at a time; got a list of {len(series)}. Call once for "
-            "each"
+            f"pass new data one series at a time; got a list of {len(series)}. Call the "
+            "function once for each"
         )
     for name, unit in series.units.items():
         if like.units.get(name, unit) != unit:
             raise ValueError(
-                f"{name!r} is in {unit}, and in {like.units[name]} before: convert one of them "
-                "first"
+                f"{name!r} is in {unit}, but in {like.units[name]} in the training data: convert "
+                "one of them first"
             )
     if like.axis is not None:
         like.axis.check_step(series.axis, len(series))
@@ -424,7 +428,9 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
     columns = () if time is None or auto else as_tuple(time)
     texts = all(isinstance(name, str) for name in columns)
     if not (time is None or auto) and not (texts and 1 <= len(columns) <= 2):
-        raise TypeError(f"time is the name of a column, two names, 'auto', or None; got {time!r}")
+        raise TypeError(
+            f"time must be the name of a column, two names, 'auto', or None; got {time!r}"
+        )
     present = {*table.columns, table.index.name}
     if missing := [name for name in (*chosen, *columns) if name not in present]:
         raise ValueError(
@@ -463,7 +469,7 @@ def check_trainable(series: Any, min_length: int = 10) -> None:
     for name, column, varies in zip(experiments[0].outputs, y.T, varying(y), strict=True):
         if np.isnan(column).all():
             raise ValueError(
-                f"output {name!r} is missing in every row: leave it out, or give its values"
+                f"output {name!r} is missing in every row: leave it out, or pass its values"
             )
         if not varies:
             raise ValueError(f"output {name!r} is constant, {np.nanmax(column):g}: leave it out")
@@ -493,7 +499,7 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
                 f"it has {', '.join(map(str, table.columns))}"
             )
         if u is not None:
-            raise ValueError("controls of a frame are named, inputs=[...]; u is for arrays")
+            raise ValueError("the inputs of a frame are named by inputs=[...]; u is for arrays")
         return Series.from_dataframe(table, outputs, () if inputs is None else inputs)
     if not _holds_series(data):
         if data is None or isinstance(data, str):
@@ -501,7 +507,7 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
         return Series(data, u, outputs=outputs, inputs=inputs)
     if not (u is None and outputs is None and inputs is None):
         raise ValueError(
-            "outputs, inputs and u go with arrays and frames; a Series has its own: leave them out"
+            "outputs, inputs and u apply to arrays and frames only: leave them out for a Series"
         )
     if isinstance(data, Series):
         return data
@@ -522,7 +528,7 @@ def _check_values(
         raise ValueError(f"y must have at least one row and one column; got shape {y.shape}")
     if len(y) != len(u):
         raise ValueError(
-            f"y and u must have one row a time step each; got {len(y)} rows of y, {len(u)} of u"
+            f"y and u must have one row per time step; got {len(y)} rows of y, {len(u)} of u"
         )
     if np.isinf(y).any():
         raise ValueError(
@@ -530,8 +536,9 @@ def _check_values(
         )
     if not np.isfinite(u).all():
         raise ValueError(
-            f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, and a control is known at "
-            "every step. Fill the gap (hold the last value, interpolate), or leave the column out"
+            f"{where_first(~np.isfinite(u), inputs)} is NaN or infinite, but inputs must be known "
+            "at every step. Fill the gap (repeat the last value, interpolate), or leave out the "
+            "column"
         )
 
 
@@ -548,8 +555,9 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
     clock, other = clock_of(y), clock_of(u)
     if clock and other and replace(clock, name=None, zone=other.zone) != replace(other, name=None):
         raise ValueError(
-            f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at {other.show(0)} "
-            f"with a step of {other.step_text()}: give both the same rows, or arrays"
+            f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at "
+            f"{other.show(0)} with a step of {other.step_text()}: pass both with the same times, "
+            "or as arrays"
         )
     return clock or other
 
@@ -558,13 +566,16 @@ def _as_names(names: Any) -> tuple[str, ...]:
     """Return column names as a tuple; a single name is allowed."""
     listed = as_tuple(names)
     if not all(isinstance(name, str) for name in listed):
-        raise TypeError(f"columns are chosen by a name, or a list of names; got {names!r}")
+        raise TypeError(f"columns must be a name or a list of names; got {names!r}")
     return listed
 
 
 def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     if not isinstance(units, Mapping):
-        raise TypeError(f"units are those of columns by name, {{'level': 'm'}}; got {units!r}")
+        raise TypeError(
+            "units must be a mapping from columns to units, such as {'level': 'm'}; got "
+            f"{units!r}"
+        )
     if unknown := [name for name in units if name not in names]:
         raise ValueError(
             f"units of {', '.join(map(repr, unknown))} were given, but the columns are "

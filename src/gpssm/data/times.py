@@ -17,9 +17,8 @@ SECOND = 10**9  # in nanoseconds
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 REMEDY = (
-    "A model needs rows at equal distances: correct the times, or give regrid=True "
-    "(--regrid auto), which puts missing rows in as missing outputs; without the times "
-    "(--time none) rows are only counted"
+    "A model needs equally spaced rows: correct the times, or pass regrid=True (--regrid auto), "
+    "which inserts missing rows with missing outputs, or ignore the times (--time none)"
 )
 
 # The name of a column of times, with a unit perhaps, and how a date and a time of day begin.
@@ -54,11 +53,11 @@ class Times:
             index: Any = pandas.Index(values)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"times are a column of numbers or dates; got {type(values).__name__} ({error})"
+                f"times must be a column of numbers or dates; got {type(values).__name__} ({error})"
             ) from None
         if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
             raise ValueError(
-                f"times are a column of numbers or dates; got an index of {index.dtype}"
+                f"times must be a column of numbers or dates; got an index of {index.dtype}"
             )
         if isinstance(index, pandas.PeriodIndex):
             index = index.to_timestamp()
@@ -79,8 +78,8 @@ class Times:
             return cls(index.as_unit("ns").rename(label))
         except pandas.errors.OutOfBoundsDatetime as error:
             raise ValueError(
-                f"column {label!r} has dates outside of 1677 to 2262, which cannot be counted in "
-                f"nanoseconds ({error}): give times as numbers, such as years"
+                f"column {label!r} has dates outside 1677 to 2262, which are not supported "
+                f"({error}): use numbers as times, such as years"
             ) from None
 
     @property
@@ -134,17 +133,17 @@ class Times:
         place = f"the time in column {self.name!r}, row {row} (counted from 0), is {self.show(row)}"
         if gap < 0:
             return (
-                f"rows are out of time order: {place}, before that of the row before, "
+                f"rows are out of time order: {place}, before that of the previous row, "
                 f"{self.show(row - 1)}. Sort them by time. {REMEDY}"
             )
         if gap == 0:
-            return f"{place}, as the row before. {REMEDY}"
+            return f"{place}, equal to that of the previous row. {REMEDY}"
         if not wrong.size:
             miss = self.length(float(deviation[row]))
             return f"{place}, {miss} off a grid with steps of {self.length(step)}. {REMEDY}"
         return (
-            f"{place}, {self.length(gap)} after the row before; most are {self.length(step)} "
-            f"apart. {REMEDY}"
+            f"{place}, {self.length(gap)} after the previous row; most steps are "
+            f"{self.length(step)}. {REMEDY}"
         )
 
     def show(self, row: int) -> str:
@@ -232,7 +231,7 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
     index: Any = pandas.Index(times)
     if pandas.api.types.is_numeric_dtype(index):
         raise ValueError(
-            "dayfirst and zone are for dates, and the times are numbers: leave them out"
+            "dayfirst and zone apply to dates, but the times are numbers: leave them out"
         )
     if not isinstance(index, pandas.DatetimeIndex):
         index = read_dates(index, str(index.name or "time"), dayfirst)
@@ -287,7 +286,7 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
         row = int(np.argmax(unread))
         raise ValueError(
             f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is neither a "
-            "number nor a date. Write dates like 2024-03-31 12:00, all in one way"
+            "number nor a date. Write all dates in one format, such as 2024-03-31 12:00"
         )
     if len(readings) == 1 or readings[False].equals(readings[True]):
         return next(iter(readings.values()))
@@ -298,8 +297,9 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
         return readings[True]
     month, day = (f"{readings[first][-1]:%d %B %Y}" for first in (False, True))
     warnings.warn(
-        f"column {name!r} ends with {texts[-1]!r}, which was read with the month first, as "
-        f"{month}; with the day first it is {day}. Pass dayfirst=True or dayfirst=False to decide",
+        f"column {name!r} ends with {texts[-1]!r}, which was read with the month before the day, "
+        f"as {month}; with the day first it would be {day}. Pass dayfirst=True or dayfirst=False "
+        "to avoid this warning",
         stacklevel=6,
     )
     return readings[False]
@@ -317,8 +317,9 @@ def _possible_orders(texts: "pd.Index", name: str, dayfirst: bool | None) -> lis
     if not possible:
         row = int(np.argmax(numbers[:, int(orders[0])] > 12))
         raise ValueError(
-            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is no date "
-            f"with the {'day' if dayfirst else 'month'} first, as others are: write all in one way"
+            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is not a date "
+            f"with the {'day' if dayfirst else 'month'} first, unlike other rows: write all dates "
+            "in one format"
         )
     return possible
 

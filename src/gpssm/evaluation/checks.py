@@ -45,51 +45,54 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
     for output in figures.outputs:
         noise = (output.noise / output.spread) ** 2
         process = (output.process_noise / output.spread) ** 2
-        bad = "The process noise of a single step is most of it."
+        bad = "Most of its variance is process noise of a single step."
         if noise > NOISY:
-            bad = "Most of it is observation noise to the model, and not modelled."
+            bad = "Most of its variance is treated as observation noise."
         figure = f"{percent(noise)} of its variance, process noise of one step {percent(process)}"
-        words = ("Most of it is modelled.", bad)
+        words = ("The model explains most of its variance.", bad)
         yield _check(
             f"Noise of {output.name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE
         )
         near = output.one_step_error / output.spread
         far = output.free_run_error / output.spread
-        bad = f"Over {figures.horizon} steps it is forecast hardly better than by its average."
+        bad = f"Over {figures.horizon} steps, forecasts are hardly better than the average."
         if near > USELESS:
-            bad = "One step ahead it is predicted hardly better than by its average."
+            bad = "One step ahead, predictions are hardly better than the average."
         figure = f"{percent(near)} of its spread one step ahead, {percent(far)} over "
         figure += str(figures.horizon)
-        words = ("It is predicted, and forecast, better than by its average.", bad)
+        words = ("Predictions and simulations are better than the average.", bad)
         yield _check(f"Error of {output.name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
     yield _check(
-        "90 % intervals of free runs",
+        "90 % intervals of simulations",
         figures.covered < 0.7,
         f"{percent(figures.covered)} inside",
-        ("Intervals hold about as much as they claim.", "Forecasts are too certain."),
+        ("Coverage is close to nominal.", "Forecasts are overconfident."),
         IN_SAMPLE,
     )
     yield _check(
-        "Free runs along the data",
+        "Simulations along the data",
         figures.left > SHARE_LEFT,
-        f"{percent(figures.left)} left the region the model knows",
-        ("Free runs stay where the model has seen data.", "Long forecasts rest on the others."),
+        f"{percent(figures.left)} left the region of the training data",
+        (
+            "Simulations stay in the region of the training data.",
+            "Long forecasts use only the remaining paths.",
+        ),
         IN_SAMPLE,
     )
     yield _check(
         "The last rows",
         figures.novelty_tail > 0.3,
-        f"{percent(figures.novelty_tail)} of f's prior variance is left",
+        f"{percent(figures.novelty_tail)} of the prior variance of f remains",
         (
-            "The last rows lie where f is known.",
-            "Little is known about f there: forecasts start from unknown ground. Increase "
-            "num_inducing.",
+            "The training data determine f at the last rows.",
+            "The training data say little about f there, so forecasts start with high "
+            "uncertainty. Increase num_inducing.",
         ),
         IN_SAMPLE,
     )
     if np.isfinite(rows_per_point):
-        words = ("There are enough rows for each.", "Fewer points would do.")
-        figure = f"{rows_per_point:.1f} rows for each"
+        words = ("There are enough rows per point.", "Fewer points would be sufficient.")
+        figure = f"{rows_per_point:.1f} rows per point"
         yield _check("Inducing points", rows_per_point < 2, figure, words, IN_SAMPLE)
 
 
@@ -98,7 +101,7 @@ def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
     for column, name in enumerate(experiments[0].inputs):
         values = np.concatenate([series.u[:, column] for series in experiments])
         if np.ptp(values) == 0:
-            words = "Nothing can be learned about it: leave it out."
+            words = "Its effect cannot be learned. Leave it out."
             figure = f"constant at {values[0]:.4g}"
             yield Check(f"Input {name}", "caution", figure, words, IN_SAMPLE)
 
@@ -117,32 +120,37 @@ def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator
     ------
     Check
     """
-    advice = "try a larger state_dim" if converged else "look again once chains agree"
+    advice = "try a larger state_dim" if converged else "check again once chains agree"
     pairs = zip(residuals.series.outputs, residuals.own, residuals.inputs, strict=True)
     for output, autocorrelation, inputs in pairs:
         name = f"Residuals of {output}"
         if autocorrelation is None:
-            yield Check(name, "unknown", "too few observed", "Nothing can be said.", ONE_STEP)
+            yield Check(
+                name,
+                "unknown",
+                "too few observed",
+                "There are too few outputs for this check.",
+                ONE_STEP,
+            )
             continue
         words = (
-            "One-step errors look independent: the model uses what the past holds.",
-            f"One-step errors are predictable from those before: {advice}.",
+            "One-step errors look independent: the model uses the information in past outputs.",
+            f"One-step errors are predictable from previous errors: {advice}.",
         )
         figure = f"p = {autocorrelation.p_value:.2g} for independence"
         yield _check(name, autocorrelation.found, figure, words, ONE_STEP)
         if inputs:
             source, test = min(inputs.items(), key=lambda item: item[1].p_value)
             words = (
-                "One-step errors do not depend on the inputs: the model uses what they hold.",
-                f"One-step errors depend on {source}: {advice}, or add lags of it as inputs.",
+                "One-step errors do not depend on the inputs: the model uses their information.",
+                f"One-step errors depend on {source}: {advice}, or add its lags as inputs.",
             )
             figure = f"p = {test.p_value:.2g} for independence of {source}"
             yield _check(f"{name} and the inputs", test.found, figure, words, ONE_STEP)
 
 
 def _check(name: str, doubtful: bool, figure: str, words: tuple[str, str], protocol: str) -> Check:
-    """Return a check with the level "caution" if it is doubtful; `words` has a text for each
-    case."""
+    """Return a check, of level "caution" if it is doubtful; `words` has a text for each case."""
     return Check(name, "caution" if doubtful else "good", figure, words[bool(doubtful)], protocol)
 
 
@@ -159,7 +167,7 @@ def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
 def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
     """Check the coverage of one simulation of all held-out rows."""
     rows = min(forecast.horizon, len(actual))
-    protocol = f"held-out rows, one free run of {count(rows, 'step')}"
+    protocol = f"held-out rows, one simulation of {count(rows, 'step')}"
     for j, output in enumerate(forecast.outputs):
         observed = int(np.isfinite(actual.y[:rows, j]).sum())
         if observed:
@@ -171,16 +179,16 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
     number = max(number // DEPENDENT_ROWS, 1)
     low, high = (limit / number for limit in stats.binom(number, 0.9).interval(0.95))
     level = "good"
-    words = "Intervals hold about as much as they claim."
+    words = "Coverage is close to nominal."
     if share < low:
         level = "problem" if share < 0.6 else "caution"
         words = (
-            "Intervals are too narrow: do not rely on them. Fit with calibrate=True to widen them "
-            "by what held-out rows need."
+            "Intervals are too narrow: do not rely on them. Fit with calibrate=True to widen "
+            "them to the width that held-out rows require."
         )
     elif share > high:
         level = "caution"
-        words = "Intervals are wider than they need to be: safe, but not sharp."
+        words = "Intervals are wider than necessary: safe, but not sharp."
     return Check(f"90 % intervals of {output}", level, f"{percent(share)} inside", words, protocol)
 
 
@@ -205,7 +213,7 @@ def check_worth(rolling: RollingComparison) -> Check:
     error = 0.0 if few else np.std(differences, ddof=1) / np.sqrt(len(differences))
     level = "caution"
     if few:
-        words = "There are too few rows to tell whether a simpler model would do."
+        words = "There are too few rows to tell whether a simpler model would be sufficient."
     # Less than 5 % makes no difference to a user.
     elif abs(gain) < 0.05 or abs(np.mean(differences)) < 2 * error:
         words = f"{_named(best)} forecasts as well: {_advice(best)}."
@@ -216,7 +224,8 @@ def check_worth(rolling: RollingComparison) -> Check:
     elif not rolling.judged.held_out:
         level = "unknown"
         words = (
-            "No rows were held out: nothing says whether it forecasts better than a linear model."
+            "No rows were held out, so it is unknown whether the model forecasts better than "
+            "a linear model."
         )
     else:
         level = "good"
@@ -236,5 +245,5 @@ def _named(best: Entry) -> str:
 
 def _advice(best: Entry) -> str:
     if best.method in ("last", "mean"):
-        return "nothing that helps at this horizon was learned from these data"
+        return "the model has learned nothing useful at this horizon"
     return "consider the simpler model"

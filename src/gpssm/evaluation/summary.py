@@ -132,7 +132,7 @@ class Sampling:
     def lines(self) -> list[str]:
         """Return the diagnostics as lines of text."""
         texts = {
-            name: "no R-hat: few draws, or all equal"
+            name: "no R-hat: too few draws, or all equal"
             if math.isnan(rhat)
             else f"R-hat {rhat:.3f}, {ess:.0f} effective draws"
             for name, (rhat, ess) in self.mixing.items()
@@ -205,37 +205,37 @@ class Summary:
     def _sections(self) -> dict[str, list[str]]:
         """Return the lines of the summary by heading; empty sections have no lines."""
         errors = "errors on held-out training rows, in standard deviations"
-        mixed = "What was compared"
-        fitted = "What was fitted"
+        mixed = "Models compared"
+        fitted = "Fit"
         if self.leading:
-            mixed = "What is mixed"
-            fitted = f"What was fitted: {self.leading}, the member that is described below"
+            mixed = "Mixture"
+            fitted = f"Fit: {self.leading}, the member described below"
         nonlinear = (
-            f"{percent(self.training.nonlinear)} of the variance of f(x, u) along the data is "
-            f"beyond any linear map, and {percent(self.training.nonlinear_change)} of that of the "
-            "change f(x, u) - x."
+            f"A linear map leaves {percent(self.training.nonlinear)} of the variance of f(x, u) "
+            f"along the data unexplained, and {percent(self.training.nonlinear_change)} of that "
+            "of f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
         started = {"start": "start", "noise": "noise", "likelihood": "likelihood"}
-        started |= {"rolling": f"{HORIZON} steps", "run": "free run", "chains": "chains"}
+        started |= {"rolling": f"{HORIZON} steps", "run": "simulation", "chains": "chains"}
         weighed = {"member": "member", "weight": "weight", "log_score": "log score", "crps": "CRPS"}
         residual = {"output": "residual of", "with": "and", "correlation": "correlation"}
         residual |= {"lag": "lag", "p": "p"}
-        note = "The largest correlation; p below 0.05 says that something was left."
-        widened = {"step": "steps ahead", "factors": "factor", "coverage": "share covered without"}
+        note = "The largest correlation; p below 0.05 indicates remaining structure."
+        widened = {"step": "steps ahead", "factors": "factor", "coverage": "coverage without"}
         widened |= {"effective": "independent forecasts"}
         return {
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
             fitted: self.facts.lines,
-            f"Where it started ({errors})": _table(self.starts, started),
-            f"How well it sampled: {self.sampling.verdict}": self.sampling.lines,
-            "How noisy, how predictable (in sample)": self._predictable(),
-            "What one-step errors still hold (in sample)": _table(self.residuals, residual, note),
-            f"How much wider its intervals are made (measured on {self.calibrated_on})": _table(
+            f"Starts compared ({errors})": _table(self.starts, started),
+            f"Convergence: {self.sampling.verdict}": self.sampling.lines,
+            "Noise and predictability (in sample)": self._predictable(),
+            "Residual correlations (in sample)": _table(self.residuals, residual, note),
+            f"Calibration of intervals (measured on {self.calibrated_on})": _table(
                 self.calibration, widened
             ),
-            "How nonlinear": [nonlinear],
-            "What to distrust": doubtful or ["Nothing that stands out."],
+            "Nonlinearity": [nonlinear],
+            "Warnings": doubtful or ["None."],
         }
 
     def _predictable(self) -> list[str]:
@@ -260,14 +260,17 @@ class Summary:
         errors |= {"half": "half spread", "most": "90 % spread"}
         return [
             *_table(rows, noises | {"process": "process noise"}),
-            "In brackets the share of the output's variance.",
+            "In parentheses: share of the output's variance.",
             "",
             *_table(rows, errors),
-            "Both errors are of the same rows; in brackets the fit, 100 % where they are 0 and 0 %",
-            "where they are those of the mean. The last two columns: the steps after which a free",
-            "run is as uncertain as half and 90 % of the spread.",
-            f"{percent(training.covered)} of the outputs lie inside the 90 % intervals of the free "
-            "runs.",
+            (
+                "Both errors are for the same rows. In parentheses: the fit, 100 % for zero "
+                "error and 0 %"
+            ),
+            "for the error of the mean. Last two columns: the steps after which a simulation is as",
+            "uncertain as half and 90 % of the spread.",
+            f"{percent(training.covered)} of the outputs lie inside the 90 % intervals of the "
+            "simulations.",
         ]
 
 

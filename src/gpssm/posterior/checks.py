@@ -43,7 +43,7 @@ SHARE_LEFT = 0.05  # share of paths that left, above which a forecast has a note
 SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
 LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
 
-SAMPLER = "the sampler's own figures"
+SAMPLER = "diagnostics of the sampler"
 DRAWS = "all draws"
 
 
@@ -200,8 +200,8 @@ def check_sampler(info: Info) -> Iterator[Check]:
     if np.isfinite(energy).all():
         slow = energy.min() < LOW_BFMI
         level, words = _verdict(
-            (slow, "caution", "Energies are explored slowly. Increase num_draws."),
-            (True, "good", "Energies are explored freely."),
+            (slow, "caution", "The sampler explores energies slowly. Increase num_draws."),
+            (True, "good", "The sampler explores energies well."),
         )
         yield Check("Energy (E-BFMI)", level, f"{energy.min():.2f} at worst", words, SAMPLER)
 
@@ -315,7 +315,7 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
             (True, "caution", _about_mixing(row, disagree)),
         )
         agreement = "no R-hat" if np.isnan(rhat) else f"R-hat {rhat:.3f}"
-        draws = "too few draws to count" if np.isnan(ess) else f"{ess:.0f} effective draws"
+        draws = "too few draws for an ESS" if np.isnan(ess) else f"{ess:.0f} effective draws"
         yield Check(row.title, level, f"{agreement}, {draws}", words, DRAWS)
 
 
@@ -339,8 +339,8 @@ def _about_mixing(row: "Row", disagree: bool) -> str:
     if row.within:
         return "Chains have not converged. Increase num_warmup and num_draws."
     return (
-        "Chains disagree, perhaps only about the states' coordinates, which are arbitrary: "
-        "forecasts are not affected."
+        "Chains disagree, perhaps only about the coordinates of the states, which are arbitrary "
+        "and do not affect forecasts."
     )
 
 
@@ -365,7 +365,7 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
             True,
             "problem" if far else "caution",
             f"Chains from different starts ({starts}) found different models. The forecast "
-            "averages over them; posterior.thinned(chain=k) is one of them.",
+            "averages over them; posterior.thinned(chain=k) selects one.",
         ),
     )
     figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
@@ -390,8 +390,8 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
     level, words = _verdict(
         (not paths.replaced and not share, "good", "All paths stayed finite."),
         (not paths.replaced, "problem", "Set bounds to a number."),
-        (share <= SHARE_LEFT, "good", "The forecast stays where the model has seen data."),
-        (share <= MANY, "caution", "The forecast is that of the paths that stayed inside."),
+        (share <= SHARE_LEFT, "good", "The forecast stays in the region of the training data."),
+        (share <= MANY, "caution", "The forecast uses only the paths that stayed inside."),
         (
             True,
             "problem",

@@ -216,19 +216,19 @@ def data_uri(name: str, text: str) -> str:
 
 SAMPLED = {
     "good": "Chains agree about outputs and forecasts, and there are enough draws.",
-    "fair": "Chains agree fairly well about outputs and forecasts: means and intervals are usable, "
-    "their last digit is not.",
-    "poor": "Chains do not agree about outputs and forecasts: take everything below as "
+    "fair": "Chains agree fairly well about outputs and forecasts: means and intervals are "
+    "usable, but not to their last digit.",
+    "poor": "Chains do not agree about outputs and forecasts: treat everything below as "
     "provisional.",
 }
 # Where chains have models of their own.
 SEPARATE = {
-    "good": "Each chain, from a start of its own, has settled, and they agree about outputs and "
-    "forecasts.",
-    "fair": "Each chain has a model of its own, from its own start. Forecasts are the average "
-    "over them, and intervals hold what they do not agree on: usable, but for their last digit.",
-    "poor": "Chains from different starts have not converged, or have found different models: take "
-    "everything below as provisional.",
+    "good": "Each chain has a separate start and has converged, and chains agree about outputs "
+    "and forecasts.",
+    "fair": "Each chain has a separate start and model. Forecasts average over the chains, and "
+    "intervals include their disagreement: they are usable, but not to their last digit.",
+    "poor": "Chains from different starts have not converged, or have found different models: "
+    "treat everything below as provisional.",
 }
 
 
@@ -250,18 +250,18 @@ def _fitted(summary: Summary) -> str:
     single = ""
     if summary.leading:
         weights = [f"{name} ({percent(weight)})" for name, weight in summary.weights.items()]
-        single = f" The paragraphs below are about its member {summary.leading}, a {model}."
+        single = f" The following paragraphs describe its member {summary.leading}, a {model}."
         model = f"mixture of {join_names(weights)}"
     names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
     data = join_names(names)
     if len(names) > 4:
-        data = f"{len(names)} series with {sum(facts.rows)} rows in all"
+        data = f"{len(names)} series with {sum(facts.rows)} rows in total"
     inputs = ", without inputs"
     if facts.inputs:
         inputs = f", driven by {join_names(facts.delayed_inputs)}"
     missing = ""
     if facts.missing:
-        missing = f" {percent(facts.missing)} of the outputs are missing and were filled in."
+        missing = f" {percent(facts.missing)} of the outputs are missing and were imputed."
     return (
         f"A {model} was fitted to {data}. It explains {join_names(facts.outputs)}{inputs}."
         f"{missing}{single}"
@@ -275,16 +275,16 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
         for error in (output.one_step_error, output.free_run_error)
     )
     fades = (
-        "A forecast stays less than half as uncertain as knowing nothing for "
-        f"{len(summary.training.widening)} steps and more."
+        "The standard deviation of a simulation stays below half the spread for at least "
+        f"{len(summary.training.widening)} steps."
     )
     if output.half:
         steps = count(output.half, "step")
-        fades = f"A forecast is half as uncertain as knowing nothing after {steps}."
+        fades = f"The standard deviation of a simulation reaches half the spread after {steps}."
     return (
         f"{output.name} varies by {output.spread:.3g}{unit} (standard deviation). One step ahead "
-        f"the model errs by {near} of that), over {summary.training.horizon} steps without further "
-        f"outputs by {far}), on the same training rows. {fades}"
+        f"the model has an RMS error of {near} of that); over {summary.training.horizon} steps "
+        f"without further outputs, {far}), on the same training rows. {fades}"
     )
 
 
@@ -293,6 +293,6 @@ def _nonlinear(share: float) -> str:
     words = "clearly nonlinear" if share > 0.1 else "somewhat nonlinear"
     words = "practically linear" if share < 0.01 else words
     return (
-        f"The dynamics are {words}: a linear map leaves {percent(share)} of the change from step "
-        "to step unexplained."
+        f"The dynamics are {words}: a linear map does not explain {percent(share)} of the change "
+        "from step to step."
     )

@@ -22,43 +22,44 @@ if TYPE_CHECKING:
 # The text alternative and the caption of each picture, in the order in which they are drawn.
 WORDS = {
     "forecast": (
-        "The forecast: median and central intervals after the end of the data, with what happened "
-        "where it is known.",
+        "The forecast: median and central intervals after the end of the data, with the actual "
+        "outputs where they are known.",
         "The forecast: median, and central intervals of 50 % and 90 %.",
     ),
     "calibration": (
-        "Histogram of the share of paths below what happened, and coverage of the intervals by "
-        "step ahead.",
-        "Whether intervals can be believed. Bars should be level and points near their dashed "
-        "lines: bars high at both ends mean intervals too narrow, a hump in the middle too wide.",
+        "Histogram of the share of paths below the actual outputs, and coverage of the intervals "
+        "by step ahead.",
+        "Calibration of the intervals. Bars should be level and points near their dashed lines. "
+        "Bars that are high at both ends mean that intervals are too narrow, a hump in the "
+        "middle that they are too wide.",
     ),
     "residuals": (
         "One-step-ahead residuals over time with their 95 percent band, their autocorrelation, "
         "and their correlation with inputs.",
-        "One-step residuals, standardised. Points should scatter in the band, correlations stay "
-        "in the shade: what sticks out is structure that the model has missed.",
+        "Standardised one-step residuals. Points should scatter within the band, and "
+        "correlations should stay within the shaded area; correlations outside it are structure "
+        "that the model has missed.",
     ),
     "transition": (
-        "The learned transition function: how the states move on along slices through the data.",
-        "The learned dynamics in the model's own (scaled) states, along the directions in which "
-        "the data vary most. Red, if there is any, marks where the data say little and the model "
-        "falls back on its prior.",
+        "The learned transition function along slices through the data.",
+        "The learned dynamics in the scaled states of the model, along the directions in which "
+        "the data vary most. Red marks regions with little data, where the model falls back on "
+        "its prior.",
     ),
     "wiring": (
-        "Which state and input enters which transition, and how much each of them moves it.",
-        "Which signal moves which state: standard deviations of the next state for one of the "
-        "signal, along the data. What the wiring keeps out is crossed, rows that it knows are "
-        "framed.",
+        "Which states and inputs enter which transition, and the size of their effects.",
+        "Effect of each signal on each state: change of the next state, in standard deviations, "
+        "per standard deviation of the signal, along the data. Crossed cells are excluded by the "
+        "wiring; framed rows are known.",
     ),
     "states": (
         "The hidden states over time, median and 90 percent band of each chain.",
-        "The hidden states that the model found, one colour per chain. States have no coordinates "
-        "of their own, so chains may differ here and still agree about outputs.",
+        "The hidden states, one colour per chain. The coordinates of states are arbitrary, so "
+        "chains may differ here and still agree about outputs.",
     ),
     "ess": (
-        "Effective draws and R-hat of each group of quantities.",
-        "How many independent draws each group of quantities is worth, at its worst, and whether "
-        "chains agree.",
+        "Effective sample size and R-hat of each group of quantities.",
+        "The smallest effective sample size and the largest R-hat in each group of quantities.",
     ),
     "traces": (
         "Traces and rank histograms of the quantities that mix worst, one line per chain.",
@@ -67,7 +68,7 @@ WORDS = {
     ),
     "parameters": (
         "Prior and posterior densities of the parameters.",
-        "What the data changed: priors in grey, posteriors in blue, optimised values as marks.",
+        "Priors in grey, posteriors in blue, optimised values as marks.",
     ),
 }
 
