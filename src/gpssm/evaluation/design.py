@@ -75,7 +75,7 @@ def informative(
 ) -> Design:
     """Rank input plans by how much their outputs would sharpen forecasts under the target's inputs.
 
-        posterior.informative({"steps": steps, "sines": sines}, target=usual).best
+        gpssm.analysis.informative(posterior, {"steps": steps, "sines": sines}, target=usual).best
 
     Parameters
     ----------
