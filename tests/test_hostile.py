@@ -247,7 +247,7 @@ CALLS = {
     ),
     "Comparison.plot": (COMPARISON.plot, {"output": "y0", "level": 0.9}, ()),
     "informative": (
-        partial(gpssm.informative, make_posterior(chains=4, draws=4)),
+        partial(gpssm.analysis.informative, make_posterior(chains=4, draws=4)),
         {"experiments": {"one": U}, "target": U, "num_paths": 16, "max_draws": 16, "seed": 0},
         (),
     ),

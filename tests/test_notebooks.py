@@ -70,7 +70,7 @@ def test_everything_that_people_hold_shows_itself():
     )
     posterior = make_posterior(raw=[series])
     forecast = posterior.forecast(u=series.u[:20], num_paths=20)
-    comparison = gpssm.compare({"model": forecast, HOSTILE: forecast}, series[:20])
+    comparison = gpssm.compare({"model": posterior, HOSTILE: posterior}, series[:20])
     figures = {
         name: float(value) for name, value in comparison.table.iloc[0].items() if np.isscalar(value)
     }

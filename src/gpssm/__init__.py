@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gpssm.data.series import Series as Series
     from gpssm.evaluation.backtest import backtest as backtest
     from gpssm.evaluation.compare import compare as compare
-    from gpssm.evaluation.design import informative as informative
     from gpssm.evaluation.load import load as load
     from gpssm.evaluation.orders import linear_models as linear_models
     from gpssm.evaluation.select import select as select
@@ -84,7 +83,6 @@ _NAMES = {
     "detrend": "data.preparing",
     "fit": "fitting.fit",
     "fit_many": "fitting.many",
-    "informative": "evaluation.design",
     "linear_models": "evaluation.orders",
     "load": "evaluation.load",
     "merge": "data.preparing",

@@ -1,5 +1,6 @@
 """Functions of a posterior beside its methods: control, physics, long records, evaluation."""
 
+from gpssm.evaluation.design import informative
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.draws import model_of, stored_rows
 from gpssm.posterior.explore import unknown
@@ -8,6 +9,7 @@ from gpssm.posterior.mean_model import mean_state
 
 __all__ = [
     "condition_at",
+    "informative",
     "mean_state",
     "model_of",
     "relevance",

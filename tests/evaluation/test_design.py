@@ -44,7 +44,7 @@ PLANS = {
 
 
 def test_the_reduction_is_that_of_a_linear_regression(posterior):
-    found = gpssm.informative(
+    found = gpssm.analysis.informative(
         posterior, PLANS, target=np.ones((3, 1)), num_paths=1500, max_draws=DRAWS
     )
     assert found.draws == DRAWS
@@ -62,15 +62,15 @@ def test_the_reduction_is_that_of_a_linear_regression(posterior):
 
 
 def test_without_a_target_all_experiments_count_and_a_list_has_numbers_for_names(posterior):
-    found = gpssm.informative(posterior, [PLANS["much"], PLANS["little"]], num_paths=300)
+    found = gpssm.analysis.informative(posterior, [PLANS["much"], PLANS["little"]], num_paths=300)
     assert found.best == "0"
     assert found.draws == 150
 
 
 def test_bad_questions_are_refused(posterior):
     with pytest.raises(ValueError, match="one experiment at least"):
-        gpssm.informative(posterior, {})
+        gpssm.analysis.informative(posterior, {})
     with pytest.raises(ValueError, match="too few to tell"):
-        gpssm.informative(make_posterior(), [np.zeros((3, 1))])
+        gpssm.analysis.informative(make_posterior(), [np.zeros((3, 1))])
     with pytest.raises(ValueError, match="u must have 1 columns"):
-        gpssm.informative(posterior, [np.zeros((3, 2))])
+        gpssm.analysis.informative(posterior, [np.zeros((3, 2))])

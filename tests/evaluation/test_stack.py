@@ -219,7 +219,7 @@ def test_a_stack_has_nothing_that_belongs_to_one_model(opposed):
             getattr(opposed, name)
     with pytest.raises(AttributeError, match="has no attribute 'forcast'"):
         opposed.forcast  # noqa: B018
-    for owner in (gpssm.informative, gpssm.plots.plot_transition, gpssm.plots.plot_traces):
+    for owner in (gpssm.analysis.informative, gpssm.plots.plot_transition, gpssm.plots.plot_traces):
         with pytest.raises((TypeError, AttributeError)):
             owner(opposed, TEST.u)
     copied = pickle.loads(pickle.dumps(opposed.weights)), copy.copy(opposed)

@@ -74,7 +74,7 @@ def informative(
 ) -> Design:
     """Rank planned experiments by how much they would improve forecasts under the target inputs.
 
-        posterior.informative({"steps": steps, "sines": sines}, target=usual).best
+        gpssm.analysis.informative(posterior, {"steps": steps, "sines": sines}, target=usual).best
 
     Parameters
     ----------
