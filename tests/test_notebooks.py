@@ -92,7 +92,7 @@ def test_everything_that_people_hold_shows_itself():
         text = thing._repr_html_()
         assert "img" not in Tags(text).seen
         assert words in text, type(thing)
-    pattern = r'<th scope="row">pump</th><td>control</td><td></td><td>(.*?)</td>'
+    pattern = r'<th scope="row">pump</th><td>input</td><td></td><td>(.*?)</td>'
     mean = re.search(pattern, series._repr_html_()).group(1)
     assert float(mean) == pytest.approx(series.u.mean(), rel=1e-3)
 

@@ -65,7 +65,7 @@ def test_given_names_win_and_one_may_be_a_plain_string():
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("a", "a")])
 def test_names_must_be_as_many_as_columns_and_different(names):
-    with pytest.raises(ValueError, match="2 columns and needs as many different names"):
+    with pytest.raises(ValueError, match="2 columns and needs the same number of different names"):
         to_columns([[1, 2]], names, "y")
 
 

@@ -290,7 +290,7 @@ def test_rows_of_another_step_are_refused_at_every_door():
     dataset = Dataset.of(series)
     for call in (dataset.align, dataset.inputs_ahead, lambda rows: Dataset.of([series, rows])):
         assert call(series) is not None
-        with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 0"):
+        with pytest.raises(ValueError, match="rows are 10 apart, but those of the training data 0"):
             call(slow)
 
 
@@ -328,7 +328,7 @@ def test_a_constant_input_is_reported():
     rng = np.random.default_rng(0)
     u = np.stack([rng.normal(size=30), np.full(30, 2.5)], axis=1)
     series = Series(rng.normal(size=30), u, inputs=NAMES)
-    with pytest.warns(UserWarning, match="Input 'valve' is constant, 2.5: a model cannot learn"):
+    with pytest.warns(UserWarning, match="Input 'valve' is constant, 2.5: its effect cannot be learned"):
         Dataset.of(series)
     other = dataclasses.replace(series, u=u + 1)
     assert Dataset.of([series, other]).input_range["valve"] == (2.5, 3.5)

@@ -144,23 +144,23 @@ def test_a_damaged_test_record_is_refused(stand_ins):
     with pytest.raises(FileNotFoundError, match=r"https://.*EMPS/data/DATA_EMPS_PULSES\.mat there"):
         load_records("emps")
     with pytest.raises(
-        ValueError, match="'dryer' has no test record of its own; those that have one are emps"
+        ValueError, match="'dryer' has no separate test record; the sets with one are emps"
     ):
         load_records("dryer")
 
 
 def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
     monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"no drive\.mat in it\. Put the file of https://"):
+    with pytest.raises(FileNotFoundError, match=r"does not contain drive\.mat\. Put the file from https://"):
         load("drive-2")
 
 
 def test_unknown_names_list_the_known():
     with pytest.raises(
-        ValueError, match="no benchmark is called 'cars'; there are actuator, ballbeam"
+        ValueError, match="there is no benchmark 'cars'; available are actuator, ballbeam"
     ):
         load("cars")
-    with pytest.raises(ValueError, match="no simulator is called 'cars'; there are kink"):
+    with pytest.raises(ValueError, match="there is no simulator 'cars'; available are kink"):
         simulate("cars")
 
 
@@ -202,7 +202,7 @@ def test_download_falls_back_to_the_next_mirror_and_is_kept(mirror):
 
 def test_a_download_with_other_content_is_refused(mirror):
     (mirror / "small.csv").write_text("rate,level\n1.0,2.5\n3.0,4.0\n")
-    with pytest.raises(ConnectionError, match=r"GPSSM_DATA to a folder that holds small\.csv"):
+    with pytest.raises(ConnectionError, match=r"GPSSM_DATA to a folder that contains small\.csv"):
         load("small")
 
 

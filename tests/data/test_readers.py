@@ -192,10 +192,10 @@ def test_text_in_any_encoding(tmp_path, encoding):
     if encoding in ("utf-16", "utf-8-sig"):
         assert read(path, "température").y[:, 0].tolist() == [1, 3]
     elif encoding == "utf-16-le":
-        with pytest.raises(ValueError, match=r"zero bytes, as UTF-16 .* encoding='utf-16-le'"):
+        with pytest.raises(ValueError, match=r"zero bytes, like UTF-16 .* encoding='utf-16-le'"):
             read(path, "b")
     else:
-        with pytest.warns(UserWarning, match="not in UTF-8 and was read as Latin-1"):
+        with pytest.warns(UserWarning, match="not UTF-8 and was read as Latin-1"):
             assert read(path, 0).outputs == ("température",)
 
 
@@ -230,7 +230,7 @@ def test_lines_above_the_header(tmp_path, above, mark):
     path = write(tmp_path / "wide.csv", "Station,5\n" * above + "a,b,c\n1,2,3\n4,5,6\n")
     assert read(path, "c", skip=above).y[:, 0].tolist() == [3, 6]
     if above:
-        with pytest.raises(ValueError, match="pass skip, their number"):
+        with pytest.raises(ValueError, match="pass their number as skip"):
             read(path, 0)
 
 
@@ -324,10 +324,10 @@ def test_bad_choices(tmp_path):
         read(tmp_path / "absent.csv", 0)
     with pytest.raises(ValueError, match=r"one of \.csv.*got '\.ods'. Save the table as .csv"):
         read(tmp_path / "a.ods", 0)
-    with pytest.raises(ValueError, match="regrid needs a column of times, and none was found"):
+    with pytest.raises(ValueError, match="regrid needs a column of times, but none was found"):
         read(path, "a", regrid=True)
     np.savez(tmp_path / "lengths.npz", y=np.zeros(3), u=np.zeros(4))
-    with pytest.raises(ValueError, match=r"as many rows each; got \{'y': 3, 'u': 4\}"):
+    with pytest.raises(ValueError, match=r"equal numbers of rows; got \{'y': 3, 'u': 4\}"):
         read(tmp_path / "lengths.npz", "y", "u")
 
 
@@ -406,7 +406,7 @@ def test_a_matrix_that_lies_on_its_side_is_asked_about(tmp_path, suffix):
     scipy.io.savemat(path, arrays) if suffix == ".mat" else np.savez(path, **arrays)
     for chosen in ("data", 0):
         with pytest.raises(
-            ValueError, match="'data' has 2 rows and 60 columns, but a row is a time step"
+            ValueError, match="'data' has 2 rows and 60 columns, but each row must be a time step"
         ):
             read(path, chosen)
     assert len(read(path, "y")) == 5
@@ -414,7 +414,7 @@ def test_a_matrix_that_lies_on_its_side_is_asked_about(tmp_path, suffix):
 
 def test_a_file_with_very_many_columns_is_refused(tmp_path):
     path = write(tmp_path / "wide.csv", (",".join(f"{n}" for n in range(100_000)) + "\n") * 3)
-    with pytest.raises(ValueError, match="100000 columns, but a row is a time step"):
+    with pytest.raises(ValueError, match="100000 columns, but each row must be a time step"):
         read(path, 0)
     wide = (
         ",".join(f"c{n}" for n in range(5000))

@@ -77,7 +77,7 @@ def test_a_fraction_splits_at_its_exact_floor(length, percent):
     cut = length * percent // 100
     series = Series(np.arange(length))
     if cut == 0:
-        with pytest.raises(ValueError, match="leaves both parts a row"):
+        with pytest.raises(ValueError, match="such that both parts have rows"):
             series.split(percent / 100)
     else:
         assert len(series.split(percent / 100)[0]) == cut
@@ -201,7 +201,7 @@ def test_of_takes_arrays_and_tables_of_every_library():
         ((pd.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
         ((pl.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
         ((pd.DataFrame({"a": [1.0]}), [1.0], "a"), ValueError, "u is for arrays"),
-        ((Series([1.0]), None, "a"), ValueError, "a Series has its own"),
+        ((Series([1.0]), None, "a"), ValueError, "leave them out for a Series"),
         (
             (xr.Dataset({"a": (("t", "s"), np.ones((2, 2)))}), None, "a"),
             ValueError,
@@ -225,7 +225,7 @@ def test_experiments_are_matched_by_name_unit_and_step():
         ({"inputs": ["a", "c"]}, r"series 1 .*Missing: b; unknown: c \(nearest: b\)"),
         ({"outputs": "temperature", "units": {}}, "unknown: temperature"),
         ({"units": {"level": "cm"}}, "'level' is in cm, and in m before"),
-        ({"dt": 10.0}, "rows are 10 apart, and those of the training data 0.1"),
+        ({"dt": 10.0}, "rows are 10 apart, but those of the training data 0.1"),
         (
             {"clock": Clock.of(pd.date_range("2024", periods=6)), "dt": None},
             "rows are 86400 s apart",
@@ -246,7 +246,7 @@ def test_a_few_rows_of_a_calendar_have_its_step(frequency):
             assert align_rows(few, series) == few
     daily = Series(np.arange(20.0), time=pd.date_range("2024-03-01", periods=20))
     if frequency != "D":
-        with pytest.raises(ValueError, match="apart, and those of the training data"):
+        with pytest.raises(ValueError, match="apart, but those of the training data"):
             align_rows(daily, series)
 
 
@@ -277,7 +277,7 @@ def test_as_list_of_one_or_several():
     with pytest.raises(ValueError, match="empty list"):
         as_list([])
     with pytest.raises(
-        ValueError, match="series 1 does not go with series 0: y must have 2 columns"
+        ValueError, match="series 1 is not compatible with series 0: y must have 2 columns"
     ):
         as_list([series, Series([1, 2])])
 

@@ -114,7 +114,7 @@ def test_inputs_are_needed_at_every_step():
         forecaster.predict([1, 3])
     with pytest.raises(ValueError, match="got 2"):
         forecaster.predict([1, 3], X[ROWS : ROWS + 2])
-    with pytest.raises(ValueError, match=r"column 'pump', row 1 .* an input is always known"):
+    with pytest.raises(ValueError, match=r"column 'pump', row 1 .* inputs must be known"):
         forecaster.predict([1, 3], X[ROWS:].drop(X.index[ROWS + 1]))
 
 

@@ -102,10 +102,10 @@ def test_rows_of_another_sampling_time_are_refused_by_every_method():
         fitted.update,
         lambda rows: posterior.simulate(rows.u[3:], warmup=rows[:3]),
     ):
-        with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 0"):
+        with pytest.raises(ValueError, match="rows are 10 apart, but those of the training data 0"):
             method(slow)
     assert posterior.predict(rows, num_paths=4).dt == 0.1
-    with pytest.raises(ValueError, match="rows are 10 apart, and those of the training data 900 s"):
+    with pytest.raises(ValueError, match="rows are 10 apart, but those of the training data 900 s"):
         make_posterior(raw=[dated(9)]).condition(slow)
 
 
@@ -144,7 +144,7 @@ def test_objects_of_benchmarks_are_taken_wherever_a_series_is():
     assert np.isfinite(compared.scores["last"]["crps"])
     simulated.plot(actual=test, history=train)
     for verb in (posterior.predict, posterior.simulate, lambda rows: posterior.forecast(u=rows)):
-        with pytest.raises(ValueError, match="rows are 2 apart, and those of the training data 0"):
+        with pytest.raises(ValueError, match="rows are 2 apart, but those of the training data 0"):
             verb(slow)
 
 

@@ -195,7 +195,7 @@ class Clock:
             agrees = abs(other.dt - self.dt) <= tolerance * self.dt
         if not agrees:
             raise ValueError(
-                f"the rows are {other.step_text()} apart, but the training rows "
+                f"the rows are {other.step_text()} apart, but those of the training data "
                 f"{self.step_text()}: use resample or decimated, or correct dt or the times"
             )
 
