@@ -1,4 +1,4 @@
-"""What METHODS registers: the settings of a method, and what `fit` asks of every method.
+"""Settings of methods, as registered in METHODS, and the interface that `fit` uses.
 
 A method is a frozen dataclass of settings with a `build`, which returns an object with the three
 pure functions `init`, `step` and `draw` (`gpssm.model.types.Method`). `fit` calls, in this order,
@@ -8,9 +8,9 @@ pure functions `init`, `step` and `draw` (`gpssm.model.types.Method`). `fit` cal
     num_shared(model)               how much of the warm-up one pilot chain does for all
     build(model, states)            the method
 
-Leaves with the role "optimise" are learned in the first part of the warm-up only (`pilot_length`),
-which the chains share: a posterior given optimised parameters is one posterior, so all chains must
-have the same.
+Leaves with the role "optimise" are learned only in the first part of the warm-up (`pilot_length`),
+which the chains share: chains sample the same posterior only if they have the same optimised
+parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,16 +34,16 @@ States = tuple[Float[Array, "_ Dx"], ...]
 
 
 class Assumptions(NamedTuple):
-    """What a method lets its posterior q(x, v) be; the documentation has a table of them.
+    """Assumptions of a method about its posterior q(x, v); the documentation has a table of them.
 
     Parameters
     ----------
     coupled
         Whether states and weights depend on each other in q.
     free_states, free_weights
-        Whether no family is imposed on q(x), and on q(v).
+        Whether q(x) and q(v) are free of a parametric family.
     words
-        q(x, v) in a few words.
+        Short description of q(x, v).
     """
 
     coupled: bool
@@ -62,7 +62,7 @@ def whole(default: int | None, least: int = 1, none: str | None = None) -> Any:
     least
         The least value.
     none
-        What None stands for, if it is allowed: "for all rows".
+        Meaning of None, if it is allowed: "for all rows".
     """
     return field(default=default, metadata={"check": partial(check_whole, least=least, none=none)})
 
@@ -77,7 +77,7 @@ def real(default: float, holds: Callable[[float], bool], requirement: str) -> An
     holds
         Whether a number is allowed.
     requirement
-        The same in words: "positive".
+        Description of the requirement: "positive".
     """
 
     def check(name: str, value: Any) -> None:
@@ -98,26 +98,26 @@ def share(default: float) -> Any:
 
 
 def choice(default: str, choices: Iterable[str]) -> Any:
-    """Declare a setting that is one of some words."""
+    """Declare a setting with a fixed set of choices."""
     return field(default=default, metadata={"check": partial(check_choice, choices=choices)})
 
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """Settings that all methods share, with defaults for what a method may override.
+    """Settings shared by all methods, and methods with defaults that can be overridden.
 
-    Settings declared by `whole`, `real` and the like are checked when they are set.
+    Settings declared by `whole`, `real` and similar functions are validated.
 
     Parameters
     ----------
     num_warmup
-        Iterations that adapt and are thrown away.
+        Number of warm-up iterations, which adapt the sampler and are discarded.
     num_draws
-        Draws kept in each chain.
+        Number of draws in each chain.
     thin
-        Iterations for each draw kept.
+        Number of iterations per draw.
     learning_rate
-        Adam's first step size for leaves to be optimised; it falls to zero along the shared part of
+        Initial step size of Adam for optimised parameters; it falls to zero over the shared part of
         the warm-up.
     """
 
@@ -150,18 +150,18 @@ class MethodSettings:
                 checks[name](name, getattr(self, name))
 
     def resolve(self, series: Sequence[Series]) -> Self:
-        """Return the settings with what the method chooses by scaled series in place of None."""
+        """Return the settings with values chosen from the scaled series instead of None."""
         return self
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """Return the model of scaled series, and the states to start from: those of a linear fit.
+        """Return the model of scaled series and the starting states, by default from a linear fit.
 
         Parameters
         ----------
         series
             The scaled series.
         spec
-            What is asked for.
+            The specification of the fit.
         key
             Random key.
         """
@@ -169,23 +169,23 @@ class MethodSettings:
         return build(spec, linear, key, self.slack(len(linear.z)))
 
     def slack(self, rows: int) -> float:
-        """Return the prior standard deviation of a linear mean around the fit to so many rows."""
+        """Return the prior standard deviation of a linear mean around the linear fit."""
         return SLACK
 
     def adopt(self, model: GPSSM) -> GPSSM:
-        """Return the model with its leaves' roles as this method plays them."""
+        """Return the model with the roles of its leaves adapted to this method."""
         return model
 
     def num_shared(self, model: GPSSM) -> int:
-        """Return the iterations of the warm-up that chains share: none if nothing is optimised."""
+        """Return the number of shared warm-up iterations; zero if nothing is optimised."""
         return pilot_length(self.num_warmup) if model.leaves("optimise") else 0
 
     def draw_independently(
         self, model: GPSSM, series: list[Series], num_chains: int, seed: int
     ) -> tuple[Draw, Info] | None:
-        """Return all draws, (chain, draw) in front, of a method that needs no Markov chain.
+        """Return all draws of a method that needs no Markov chain; None for other methods.
 
-        None where there has to be one.
+        The leading axes of the draws are (chain, draw).
 
         Parameters
         ----------
@@ -196,17 +196,17 @@ class MethodSettings:
         num_chains
             Number of chains.
         seed
-            Seed of all randomness.
+            Seed of all random numbers.
         """
         return None
 
     def build(self, model: GPSSM, states: States) -> Method:
-        """Return the method for a model, started at these states."""
+        """Return the sampler for a model, started at these states."""
         raise TypeError(
             f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS."
         )
 
 
 def pilot_length(num_warmup: int) -> int:
-    """Return the iterations of the warm-up in which leaves are optimised, once for all chains."""
+    """Return the number of warm-up iterations in which the pilot chain optimises leaves."""
     return 2 * num_warmup // 3

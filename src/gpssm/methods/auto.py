@@ -1,6 +1,6 @@
-"""`auto`: linear models, a quick posterior and, where it pays, exact chains, mixed by their worth.
+"""`auto`: linear models, a quick posterior and, if needed, exact chains, mixed by held-out scores.
 
-What it does is in `gpssm.fitting.ladder`.
+The algorithm is in `gpssm.fitting.ladder`.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from gpssm.inference.settings import Assumptions, MethodSettings
 
 @dataclass(frozen=True)
 class Auto(MethodSettings):
-    """The choice of the method is left to the ladder, which also chooses the numbers of iterations.
+    """Compare linear and nonlinear models on held-out rows, and mix the best of them.
 
-    `Spec.replace` with a number of iterations asks for exact chains of that length, `ffvd`.
+    Setting a number of iterations in `Spec.replace` selects exact chains, `ffvd`, instead.
     """
 
     assumptions: ClassVar[Assumptions | None] = None  # it has no posterior of its own

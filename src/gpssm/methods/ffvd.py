@@ -1,16 +1,16 @@
-"""`ffvd`, the default: HMC on the collapsed free-form posterior, in whitened coordinates.
+"""`ffvd`: HMC on the collapsed free-form posterior, in whitened coordinates.
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1})
                 + Σ_d log ∫ (transitions | v_d) N(v_d; 0, I) dv_d
 
-Weights are integrated out, so only states are moved, and drawn exactly given the states whenever
-they are needed. An iteration is a move of the states (`hmc.py`) in coordinates where they are
-nearly standard normal (`whitened.py`), then the parameters' moves without weights
-(`parameters.py`), and as many rounds as the noises need of what holds weights: these are drawn,
-then noises and emission from their conditionals, noises and states move together
-(`noise_moves.py`), and the first states jump between their modes.
+Weights are integrated out, so only states are moved; weights are drawn exactly given the states
+whenever they are needed. An iteration moves the states (`hmc.py`) in coordinates in which they are
+nearly standard normal (`whitened.py`), and then the parameters without weights (`parameters.py`).
+Rounds of moves given the weights follow, depending on how slowly the noise levels mix: weights are
+drawn, noise levels and emission are drawn from their conditionals, noise levels and states move
+together (`noise_moves.py`), and the first states can jump between modes.
 
-The sampler takes its density from the moves of the parameters, so that `exact` has it too, with
+The density comes from the moves of the parameters, so that `exact` can use the same sampler with
 another density.
 """
 
@@ -41,13 +41,13 @@ SCHEDULE = Schedule(angle=5.0, first_step=0.1, spread=1.2, late_iterations=30)
 class FFVD(WhitenedSettings):
     """Settings of `ffvd`; `WhitenedSettings` and `MethodSettings` have the others.
 
-    A trajectory ends at five radians, or after `num_leapfrog` steps. On a CPU there are fewer steps
-    beyond 5000 rows, and ten from 20 000 on.
+    The length of a trajectory is at most five radians or `num_leapfrog` steps. On a CPU, the number
+    of steps decreases beyond 5000 rows, to ten from 20 000 rows on.
 
     Parameters
     ----------
     target_acceptance
-        What the step size aims at.
+        Target of the mean acceptance probability for the step size.
     """
 
     num_warmup: int = 400
@@ -60,7 +60,7 @@ class FFVD(WhitenedSettings):
         return min(self.num_leapfrog, max(10, 200_000 // rows)) if on_cpu() else self.num_leapfrog
 
     def build(self, model: GPSSM, states: States) -> "FFVDSampler":
-        """Return the method for a model, started at these states."""
+        """Return the sampler for a model, started at these states."""
         rate = rate_for(self.learning_rate, states)
         return FFVDSampler(self, ParameterMoves(model, self.num_warmup, rate), states, SCHEDULE)
 
@@ -88,14 +88,13 @@ class FFVDSampler(WhitenedSampler):
     ) -> tuple[Float[Array, ""], Int[Array, ""]]:
         """Return the step size and the number of steps of a trajectory.
 
-        Lengths are spread evenly below the longest, so that none is in step with any direction: of
-        where it began ξ keeps sin(ωa)/(ωa) on average along a direction 1/ω as wide as the
-        coordinates take it for. A fixed length of a radians keeps cos(ωa), in turns with either
-        sign. The lengths follow the golden ratio, the same in all chains, which a GPU runs side by
-        side.
+        Lengths are spread evenly between zero and the longest, a, to avoid resonances: along a
+        direction of width 1/ω, ξ keeps on average sin(ωa)/(ωa) of its value, whereas a fixed length
+        a would keep cos(ωa). The lengths follow the golden ratio and are the same in all chains,
+        which a GPU runs in parallel.
 
-        The curvature along a path differs from that at the centre: a fifth of the moves take a
-        quarter of the step, so that a chain gets out of places where the adapted one is too large.
+        The curvature varies along a path: a fifth of the moves use a quarter of the step size, so
+        that a chain can leave regions where the adapted step size is too large.
         """
         adapting = self.phase(carry).adapting
         size = carry.step.size(adapting)
@@ -113,9 +112,10 @@ class FFVDSampler(WhitenedSampler):
         state: ChainState,
         series: list[Series],
     ) -> ChainState:
-        """Move the parameters without weights, then make as many rounds as the noises need.
+        """Move the parameters without weights, then make as many rounds as the noise levels need.
 
-        A round draws the weights, moves what depends on them, and lets the first states jump.
+        A round draws the weights, moves everything that depends on them, and lets the first states
+        jump.
         """
         parameters = self.moves.update_collapsed(
             parameter_key, state.parameters, unstack(state.states, series), carry.iteration, series
@@ -147,18 +147,18 @@ def jump_first_states(
     series: list[Series],
     num_candidates: int = 50,
 ) -> Float[Array, "N Dx"]:
-    """Return the states of all series, with x₀ of each drawn anew given all others and the weights.
+    """Return the states of all series with x₀ resampled given all other states and the weights.
 
-    Gradients cannot cross between the modes of x₀, and jumps can. x₀ emits nothing, so that every x
-    with f(x) ≈ x₁ will do for it, and more than one may. Given the weights and x₁,
+    Jumps can cross between modes of x₀, unlike gradient-based moves. x₀ emits no output, so every x
+    with f(x) ≈ x₁ is plausible, and there may be several. Given the weights and x₁,
 
         q*(x₀ | x₁, v) ∝ N(x₀; 0, I) w(x₀),
         w(x) = Π_d N(x₁,d; m_d(z) + A_d(z)·v_d, Q_d) exp(−B_d(z) / 2Q_d)
 
-    Candidates are drawn from N(0, I), the present x₀ is put among them, and one of all is taken
-    with probability ∝ w. That leaves the law invariant for any number of them: it is the first
-    generation of conditional SMC (`inference/csmc.py`), by itself. Where w is narrow in many
-    dimensions the present one is taken again, and nothing has changed.
+    Candidates are drawn from N(0, I), the current x₀ is added, and one of them is selected with
+    probability ∝ w. This leaves the distribution invariant for any number of candidates: it is the
+    first generation of conditional SMC (`inference/csmc.py`). If w is narrow in many dimensions,
+    the current x₀ is usually selected again.
     """
     candidates_key, choice_key = jax.random.split(key)
     first = np.cumsum([0, *(len(rows) + 1 for rows in series[:-1])])

@@ -4,17 +4,17 @@
     z_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}, u_t]
 
 m is the regularised linear regression of `gpssm.linear.arx`, with orders chosen by BIC, at least
-two. Each output has a process of its own on the lags of all. The lags are a shift register, so this
-is a GPSSM whose states are past outputs and inputs: the first states have a transition to learn,
-the others move down. It is forecast, filtered and saved as every other, each path with a draw of
-the function and noise at every step.
+two. Each output has a separate process on the lags of all signals. The lags form a shift register,
+so this is a GPSSM whose states are past outputs and inputs: the first states have a learned
+transition, the others are shifted. It is forecast, filtered and saved like other models; each path
+uses a draw of the function and has noise at every step.
 
 **Hyper-parameters** maximise, for each output, the bound of `sparse_regression.py` and a weak
 prior, with M inducing points that all outputs share.
 
-**Smoothness.** The evidence is that of the next row, and a function that explains it best may be
-poor at simulating many rows. So the fit is made under each of two priors of the lengthscales, and
-what simulates held-out training rows better is taken.
+**Smoothness.** The evidence measures one-step predictions, and a function with the highest evidence
+may simulate poorly. Therefore the regression is fitted under two priors of the lengthscales, and
+the one that simulates held-out training rows better is used.
 """
 
 import dataclasses
@@ -76,12 +76,18 @@ VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a fourth of the erro
 
 @dataclass(frozen=True)
 class GPNARX(MethodSettings):
-    """Settings of `gp-narx`. A filter moves every draw's function, so few draws are kept.
+    """Settings of `gp-narx`; the default number of draws is small because filters cost time per
+    draw.
 
-    :param orders: (na, nb), lags of outputs and of inputs, u_t among them; None chooses both by the
-        Bayesian information criterion of a linear regression, and takes two at least.
-    :param max_order: the largest that is tried for either.
-    :param num_points: inducing points; with as many rows or fewer, the process is exact.
+    Parameters
+    ----------
+    orders
+        (na, nb), the numbers of lags of outputs and of inputs, including u_t; None chooses both by
+        the Bayesian information criterion of a linear regression, but at least two.
+    max_order
+        Largest order to try for either.
+    num_points
+        Number of inducing points; the process is exact for up to this number of rows.
     """
 
     learns: ClassVar[bool] = False
@@ -100,7 +106,7 @@ class GPNARX(MethodSettings):
             check_whole("each of orders", order, 1)
 
     def resolve(self, series: Sequence[Series]) -> Self:
-        """The settings with the orders that the information criterion chooses, two at least."""
+        """Return the settings with the orders chosen by the information criterion, at least two."""
         return dataclasses.replace(self, orders=self.orders or self._choose_orders(series))
 
     def _choose_orders(self, series: Sequence[Series]) -> tuple[int, int]:
@@ -111,7 +117,7 @@ class GPNARX(MethodSettings):
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The regression as a GPSSM, and its states by the linear part's filter.
 
-        Of `spec` only Gaussian outputs and the kernel "se" fit.
+        Only Gaussian outputs and the kernel "se" are supported.
         """
         for name, value in (("likelihood", "gaussian"), ("kernel", "se"), ("wiring", None)):
             if getattr(spec, name) != value:

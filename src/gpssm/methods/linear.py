@@ -2,14 +2,14 @@
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, R)
 
-is a GPSSM without a Gaussian process: its transition is the mean function, its weights are zero. So
-the baselines are forecast, conditioned, scored and saved like everything else. Their parameters are
-point estimates:
+is a GPSSM without a Gaussian process: its transition is the mean function, and its weights are
+zero. Baselines are therefore forecast, conditioned, scored and saved like other models. Their
+parameters are point estimates:
 
-- `arx`: linear regression of the outputs on past outputs and inputs, orders by BIC;
+- `arx`: linear regression of the outputs on past outputs and inputs, with orders chosen by BIC;
 - `arx-reg`: a long regularised regression, whose order need not be chosen, as a state-space model;
 - `lgssm`: a state-space model of the order that forecasts held-out training rows best;
-- `last`: the outputs stay where they are, in steps as large as those of the data;
+- `last`: a random walk with steps as large as those of the data;
 - `mean`: independent outputs around their average.
 """
 
@@ -72,7 +72,7 @@ class Baseline(MethodSettings):
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The baseline as a GPSSM, and its states given the outputs before them.
 
-        Of `spec` only a Gaussian likelihood makes sense here.
+        Only a Gaussian likelihood is supported.
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
@@ -90,7 +90,7 @@ class Baseline(MethodSettings):
     def draw_independently(
         self, model: GPSSM, series: list[Series], num_chains: int, seed: int
     ) -> tuple[Draw, Info] | None:
-        """Draws of the states from their exact smoothing distribution, a generator a chain.
+        """Draw states from their exact smoothing distribution, with one generator per chain.
 
         Their log target is log p(y).
         """
@@ -111,7 +111,7 @@ class Baseline(MethodSettings):
 
 @dataclass(frozen=True)
 class ARX(Baseline):
-    """Linear regression on past outputs and inputs, with its orders chosen by the data.
+    """Linear regression on past outputs and inputs, with orders chosen by the data.
 
         y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
 
@@ -120,7 +120,7 @@ class ARX(Baseline):
     orders
         (na, nb); None chooses both by the Bayesian information criterion.
     max_order
-        The largest that is tried for either.
+        Largest order to try for either.
     """
 
     orders: tuple[int, int] | None = None
@@ -132,7 +132,7 @@ class ARX(Baseline):
             check_whole("each of orders", order, 1)
 
     def resolve(self, series: Sequence[Series]) -> Self:
-        """The settings with the orders that the information criterion chooses."""
+        """Return the settings with the orders chosen by the information criterion."""
         orders = self.orders or select_orders(series, self.max_order)
         return dataclasses.replace(self, orders=orders)
 
@@ -147,12 +147,13 @@ class RegularisedARX(Baseline):
     """A long regression with smooth, decaying impulse responses, regularised by marginal
     likelihood.
 
-    See `gpssm.linear.arx`. It is reduced to the state-space model that forecasts as it does.
+    See `gpssm.linear.arx`. The regression is reduced to a state-space model with the same
+    forecasts.
 
     Parameters
     ----------
     lags
-        Of outputs and of inputs, more than the system needs.
+        Number of lags of outputs and inputs, more than the system needs.
     """
 
     lags: tuple[int, int] = (LAGS, LAGS)
@@ -163,7 +164,7 @@ class RegularisedARX(Baseline):
             check_whole("each of lags", count, 1)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The reduction to 30 components, without those worth less than 1e-4 of the first."""
+        """Return the reduction to 30 components, without those below 1e-4 of the first."""
         components = reduce(regress_regularised(series, *self.lags), series, 30, HORIZON)
         worth = components.singular_values
         return innovations_form(components, max(1, int(np.sum(worth > 1e-4 * worth[0]))))
@@ -176,17 +177,18 @@ class LGSSM(Baseline):
     Parameters
     ----------
     order
-        Number of states besides one per output; None takes that of the best forecasts of held-out
-        windows.
+        Number of states besides one per output; None chooses the order with the best forecasts of
+        held-out windows.
     max_order
-        The largest that is tried.
+        Largest order to try.
     """
 
     order: int | None = whole(None, none="to choose it")
     max_order: int = whole(MAX_ORDER)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The state-space model of that order, or of the largest that the data support."""
+        """Return the state-space model of that order, or of the largest order that the data
+        support."""
         if self.order is None:
             members = council(series, HORIZON, self.max_order, members=("ss",))
             return members.models[members.best]

@@ -1,29 +1,30 @@
 """`quick`: the free-form posterior in seconds, by short trajectories without an accept step.
 
-In the coordinates ξ of `inference/whitening.py` the collapsed target is nearly N(0, I). The energy
-H = ½|p|² − log π(ξ) that a trajectory gains by its finite steps is a sum over n coordinates, and an
-accept step sees the sum: its step must shrink as n grows, although the law of each coordinate has
-no need of that. Without an accept step, a direction of curvature ω² has the stationary variance
+In the coordinates ξ of `inference/whitening.py`, the collapsed target is nearly N(0, I). The
+discretisation error of the energy H = ½|p|² − log π(ξ) along a trajectory is a sum over n
+coordinates, and an accept step depends on the sum: its step size must shrink as n grows, although
+the marginal of each coordinate does not require this. Without an accept step, a direction of
+curvature ω² has the stationary variance
 
     1/ω̃²    with    ω̃² = 1 + 2a cot ε − a²,    a = ε(ω² − 1)/2
 
-instead of 1/ω², at a step of ε radians. Where ω = 1 there is no error at all. Over trajectories of
-about a quarter turn E[(ΔH)²]/n is about the mean square of the relative error of these variances
-(within a factor of two for ω² from a quarter to two), and the step size is adapted to that.
+instead of 1/ω², at a step of ε radians. For ω = 1 there is no error. For trajectories of about a
+quarter turn, E[(ΔH)²]/n is approximately the mean square relative error of these variances (within
+a factor of two for ω² from a quarter to two), and the step size is adapted to it.
 
 An iteration moves the states by one trajectory, the kernel by a step of Adam, draws the weights and
 the noises from their conditionals, and moves noises and states together with an accept step
-(`noise_moves.py`). The noises feel a bias of the states many times over, since each is drawn given
-the other; that joint move, which is exact, is what keeps it small.
+(`noise_moves.py`). Alternating draws of states and noise levels amplify a bias of the states; the
+joint move, which is exact, keeps it small.
 
-**What the missing accept step costs** is measured a few times while drawing. From the draw of the
-moment, trajectories of much smaller steps with an accept step go on for a while, at the same
-parameters, and are thrown away. They leave the exact posterior invariant, so that on average
+**The bias** from the missing accept step is measured a few times during sampling. From the current
+draw, some trajectories with much smaller steps and an accept step are run at the same parameters,
+and discarded. They leave the exact posterior invariant, so on average
 
     bias = 2 (log π(after) − log π(before)) / n
 
-is the relative error of the variances, averaged over all coordinates: `Info.bias`. The share of
-these moves that was accepted is `Info.acceptance`.
+is the relative error of the variances, averaged over all coordinates: `Info.bias`. The acceptance
+rate of these moves is `Info.acceptance`.
 """
 
 from dataclasses import dataclass
@@ -76,8 +77,8 @@ class Quick(WhitenedSettings):
     Parameters
     ----------
     energy_error
-        Variance of the energy error of a trajectory, per coordinate, that the step size aims at:
-        its root is about the relative error of the variances of the states.
+        Target variance of a trajectory's energy error per coordinate, to which the step size is
+        adapted; its root is about the relative error of the variances of the states.
     """
 
     judges_bias: ClassVar[bool] = True
@@ -92,7 +93,7 @@ class Quick(WhitenedSettings):
     energy_error: float = positive(1e-3)
 
     def build(self, model: GPSSM, states: States) -> "QuickSampler":
-        """Return the method for a model, started at these states."""
+        """Return the sampler for a model, started at these states."""
         rate = rate_for(self.learning_rate, states)
         return QuickSampler(self, ParameterMoves(model, self.num_warmup, rate), states, SCHEDULE)
 

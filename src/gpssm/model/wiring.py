@@ -1,17 +1,17 @@
-"""Which state and which control enters which transition, where that is known.
+"""Known structure of the transition: which states and inputs enter which equation.
 
     x_{t+1,d} = f_d(z_t) + noise,    ∂f_d/∂z_j = 0 wherever `enters[d][j]` is false,    z = [x; u]
 
-Some rows are known altogether, and no function is learned for them:
+Some rows are fully known, and no function is learned for them:
 
     integrator (d, j)    x_{t+1,d} = x_{t,d} + c z_{t,j} + b
     delay (d, j)         x_{t+1,d} = z_{t,j}
 
-c and b are learned with the start: they say in what units states are.
+c and b are learned with the start; they determine the units of the states.
 
-and a state may be an output itself: `measured` (d, k) is y_k = x_d + noise. A wiring holds in the
-kernel, in the mean, in the linear weights and in the linear fit that a sampler starts from:
-coordinates of the states may be shifted and scaled, one by one, and never mixed.
+A state may also be an output: `measured` (d, k) means y_k = x_d + noise. A wiring applies to the
+kernel, the mean, the linear weights and the linear fit that a sampler starts from. States may be
+shifted and scaled one by one, but not mixed.
 """
 
 import itertools
@@ -31,7 +31,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Wiring:
-    """What enters each transition (Dx, Dx+Du), which rows are known, and which states are outputs.
+    """The wiring of a system: arguments of each transition, known rows, and measured states.
 
         # A position and its speed, a force
         gpssm.Wiring([[1, 1, 0], [1, 1, 1]], integrators={0: 1}, measured={0: 0})
@@ -39,18 +39,18 @@ class Wiring:
     Parameters
     ----------
     enters
-        A row a state, a column for each state and then each control: true where it enters. Rows of
-        integrators and delays are what these say.
+        Boolean matrix (Dx, Dx+Du) with one row per state and one column per state and input: true
+        if the column enters the transition. Rows of integrators and delays are replaced.
     integrators
-        State d → the column of z that it sums up.
+        Mapping from state d to the column of z that it integrates.
     delays
-        State d → the column of z whose last value it holds.
+        Mapping from state d to the column of z whose previous value it holds.
     measured
-        State d → the output that it is.
+        Mapping from state d to the output that it equals.
     sparse
-        Whether to look for more that does not enter: lengthscales and the scales of linear weights
-        are then learned one by one from priors that shrink what the data do not ask for
-        (`plot_wiring` shows what is left).
+        Whether to learn which of these entries matter: each has a lengthscale and a scale of its
+        linear weight, with priors that shrink entries not supported by the data (`plot_wiring`
+        shows the result).
     """
 
     enters: Mask
@@ -126,7 +126,7 @@ class Wiring:
 
     @property
     def mask(self) -> Mask:
-        """What enters the functions that are learned: all false in a row without one."""
+        """Arguments of the learned functions; rows without one are all false."""
         return tuple(
             tuple(enters and learned for enters in row)
             for row, learned in zip(self.enters, self.learned, strict=True)
@@ -141,7 +141,7 @@ class Wiring:
         return [[list(row) for row in self.enters], *pairs, self.sparse]
 
     def words(self, inputs: Iterable[str] = ()) -> str:
-        """A line: what each state's transition sees."""
+        """The arguments of each transition as one line of text."""
         columns = [*(f"x{d + 1}" for d in range(self.state_dim)), *inputs]
         columns += [f"u{j + 1}" for j in range(len(columns) - self.state_dim, self.input_dim)]
         kinds = dict.fromkeys((row for row, _ in self.integrators), " (sum)")
@@ -154,18 +154,16 @@ class Wiring:
 
 
 def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> Wiring | None:
-    """A wiring from a name, a boolean matrix (Dx, Dx+Du) or one that was made, checked against the
-    sizes.
+    """Create a wiring from a name, a boolean matrix or a wiring, and check its sizes.
 
-    "cascade"       each state sees itself and the one before, the first one the inputs; the
-                    last states are outputs
-    "chain"         each output is the first of a chain of integrators; the last of each chain
-                    sees everything
-    "second-order"  the chain of two: positions, which are outputs, and their speeds
-    "sparse"        states are the outputs, as many as there are, and what enters which is to
-                    be learned
-    "delay-3"       three delays of each input come first; the other states see each other and
-                    the end of the lines
+    "cascade"       each state depends on itself and the previous state, the first one on the
+                    inputs; the last states are outputs
+    "chain"         each output is the first state of a chain of integrators; the last state of
+                    each chain depends on everything
+    "second-order"  chains of two states: positions, which are outputs, and their speeds
+    "sparse"        states are the outputs, and their dependencies are learned
+    "delay-3"       three delays of each input come first; the other states depend on each other
+                    and on the oldest delays
     """
     if spec is None:
         return None
@@ -188,7 +186,7 @@ def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> W
 
 
 def wired_size(spec: Any, output_dim: int) -> int | None:
-    """The number of states that a wiring is of, if it says."""
+    """Return the number of states that a wiring implies, or None."""
     if isinstance(spec, str):
         return {"second-order": 2 * output_dim, "sparse": output_dim}.get(spec)
     return None if spec is None else (spec if isinstance(spec, Wiring) else Wiring(spec)).state_dim

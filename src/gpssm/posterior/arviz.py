@@ -28,7 +28,7 @@ STORED = ("posterior", "sample_stats", "observed_data", "constant_data")  # grou
 
 @in_double_precision
 def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
-    """Return the posterior as a tree for ArviZ: groups of its file, labelled, and what follows.
+    """Return the posterior as an xarray DataTree for ArviZ, with these groups.
 
         posterior             states, weights, the parameters that vary by their dotted names, and
                               on their natural scale those that are logarithms; `noise_std` in the
@@ -40,10 +40,10 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
         observed_data         y in the user's units
         constant_data         u in the user's units, if there is one
 
-    A state has the time of the output it emits, so x₀ comes one step before the first. Several
-    series have their number in the names: y_0, time_0, y_1, ... The log likelihood is given the
-    states, so that leaving a row out reweights draws of the states that have
-    seen it: `arviz_stats.loo(tree)` compares models by it.
+    A state has the time of the output it emits, so x₀ is one step before the first row. With
+    several series, names include the number of the series: y_0, time_0, y_1, ... The log likelihood
+    is conditional on the states, which were inferred from all rows, so leave-one-out scores such as
+    `arviz_stats.loo(tree)` are too optimistic.
 
     Parameters
     ----------

@@ -1,32 +1,31 @@
-"""How much wider a posterior's intervals must be, by step ahead, and forecasts widened by it.
+"""Calibration: factors for the width of intervals by step ahead, and widened forecasts.
 
     y' = μ_h + s_h (y − μ_h),   s_h ≥ 1,   μ_h the mean of all paths at step h
 
-is done to every path of a forecast, for each output: means stay, distances from them grow by s_h,
-so that intervals, scores and samples agree. A component N(m, v) of the predictive mixture becomes
-N(μ_h + s_h (m − μ_h), s_h² v).
+is applied to every path of a forecast, for each output: means do not change, and distances from
+them grow by s_h, so intervals, scores and samples are consistent. A component N(m, v) of the
+predictive mixture becomes N(μ_h + s_h (m − μ_h), s_h² v).
 
 A forecast stretched by s about its mean μ has the 90 % interval [μ + s (low − μ), μ + s (high −
-μ)], which reaches y from the factor
+μ)], which contains y if s is at least
 
     r = (y − μ) / (high − μ)  if y > μ,   (μ − y) / (μ − low)  otherwise
 
-on. Forecasts from many origins along unseen rows give an r for each origin, step and output, and
-the 90 % quantile q_h of those around step h is the factor that would have covered nine outputs in
-ten. There are few of them, and forecasts that overlap err together: c origins, `spacing` rows
-apart, count as
+Forecasts from many origins along held-out rows give an r for each origin, step and output, and the
+90 % quantile q_h of the values around step h is the factor that would have covered nine outputs in
+ten. There are few values, and errors of overlapping forecasts are correlated: c origins, `spacing`
+rows apart, count as
 
     n_h = c · min(1, 1.5 · spacing / h)
 
-independent ones, since the errors of h-step forecasts have correlations that fall to zero over h
-rows, and 1.5 rows of h is what their squares are worth. So steps are taken by octaves, h = 1, 2, 4,
-..., and each octave is a compromise between what it says itself and what the one before said, which
-for the first is that the model is right:
+independent forecasts, since the correlations of h-step errors fall to zero over h rows, and those
+of their squares correspond to h / 1.5 rows. Steps are grouped by octaves, h = 1, 2, 4, ..., and
+each octave is shrunk towards the previous one, the first towards the model:
 
     log s_h = max(0, λ log q_h + (1 − λ) log s_{h/2}),   λ = n_h / (n_h + 3),   s_{1/2} = 1
 
-Between octaves log s is linear in log h, and beyond the last that `FEWEST` independent forecasts
-speak for, it holds. Intervals are never made narrower than the model's.
+Between octaves, log s is linear in log h. Beyond the last octave with `FEWEST` independent
+forecasts, it is constant. Intervals are never narrower than those of the model.
 """
 
 import warnings
@@ -53,20 +52,20 @@ SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Factors by step ahead and output, and the rows they were measured on.
+    """Factors by step ahead and output, and the rows from which they were estimated.
 
     Parameters
     ----------
     factors : array (H, Dy)
         The factors s.
     coverage : array (H, Dy)
-        Share of the outputs inside the model's own 90 % intervals.
+        Share of the outputs inside the uncalibrated 90 % intervals.
     effective : array (H,)
-        Number of independent forecasts that the overlapping ones from all origins are worth.
+        Effective number of independent forecasts by step ahead.
     origins
         Number of origins.
     rows
-        Which rows they were of.
+        Description of the rows.
     """
 
     factors: Float[np.ndarray, "H Dy"]
@@ -77,15 +76,16 @@ class Calibration:
 
     @property
     def horizon(self) -> int:
-        """H, the longest step that was measured."""
+        """H, the largest number of steps ahead."""
         return len(self.factors)
 
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
-        """The factors of these steps ahead, counted from 1; the last holds beyond the horizon."""
+        """Return the factors of these steps ahead, counted from 1; beyond the horizon, the last
+        factor."""
         return self.factors[np.minimum(steps, self.horizon) - 1]
 
     def table(self) -> list[dict[str, Any]]:
-        """A table over a few steps ahead: factors, coverage without them, independent forecasts."""
+        """Return a table by steps ahead: factors, coverage without them, independent forecasts."""
         return [
             {
                 "step": step,
@@ -100,7 +100,7 @@ class Calibration:
 def stretch(
     factors: Float[np.ndarray, "H Dy"], paths: Float[np.ndarray, "S H Dy"], *mixtures: Pair | None
 ) -> tuple[Any, ...]:
-    """Return paths, and mixtures of Gaussians, further from the mean of the paths by factors."""
+    """Stretch paths and mixtures of Gaussians about the mean of the paths by factors."""
     centre = np.mean(paths, axis=0)
 
     def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
@@ -112,7 +112,7 @@ def stretch(
 
 
 class Needed(NamedTuple):
-    """Factors that intervals needed to reach the outputs.
+    """Factors that intervals need to contain the outputs.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Needed(NamedTuple):
 def needed_factors(
     forecast: "Forecast", actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
-    """The smallest factor r whose stretched 90 % interval holds the output; NaN if missing."""
+    """Return the smallest factor r whose 90 % interval contains the output; NaN if missing."""
     mean, (low, high) = forecast.mean, forecast.interval(LEVEL)
     away = np.abs(actual - mean)
     reach = np.where(actual > mean, high - mean, mean - low)
@@ -138,7 +138,7 @@ def needed_factors(
 
 
 def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
-    """The factors s_h of each output, from those that were needed."""
+    """Estimate the factors s_h of each output from the needed factors."""
     longest = max(part.factors.shape[1] for part in measured)
     needed = np.concatenate(
         [

@@ -1,4 +1,4 @@
-"""The mean model as a function of CasADi, with derivatives and without JAX at run time.
+"""The mean model as a CasADi function, with derivatives and without JAX at run time.
 
 The program that JAX traces of one step is carried out with CasADi's symbols in place of numbers.
 CasADi has no arrays of more than two axes, so that an array is the vector of its entries in C
@@ -37,14 +37,15 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
         x, y = step(gpssm.analysis.mean_state(posterior), u)
         step.save("plant.casadi"), step.generate("plant.c")
 
-    It has derivatives of every order and needs no JAX. Inputs and outputs are in the user's units.
+    It has derivatives of any order and does not need JAX. Inputs and outputs are in the user's
+    units.
 
     Parameters
     ----------
     posterior
         The posterior.
     num_draws
-        As for `to_control`.
+        As in `to_control`.
     """
     check_installed("to_casadi", "casadi", "casadi")
     import casadi

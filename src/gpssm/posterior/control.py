@@ -1,10 +1,10 @@
-"""The forecast as a function to optimise over: pure, of the present states and of future inputs.
+"""The forecast as a pure function of the current states and future inputs, for optimisation.
 
     (x_T of S draws with P paths each, u_{1:H}) ↦ y_{1:H} of N paths
 
-Every random number is fixed beforehand: equal seeds give `forecast`'s own paths, and two plans are
-compared under the same noises. It can be jitted, mapped and differentiated with respect to inputs
-and states, which is what model predictive control needs.
+All random numbers are fixed in advance: with equal seeds, the paths are those of `forecast`, and
+plans are compared under the same noise. The function can be compiled, vectorised and differentiated
+with respect to inputs and states, as needed for model predictive control.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,11 +43,11 @@ class StateEnsemble(NamedTuple):
     Parameters
     ----------
     states
-        In the coordinates of the draws.
+        States in the coordinates of the draws.
     scale
-        By which the noise variances of each draw are multiplied.
+        Factor of the noise variances of each draw.
     past
-        The last inputs before, in the user's units, as many as the longest delay.
+        The previous inputs in the user's units, as many rows as the longest delay.
     """
 
     states: Float[Array, "S P Dx"]
@@ -56,19 +56,20 @@ class StateEnsemble(NamedTuple):
 
 
 class Rollout(eqx.Module):
-    """A forecast as a function: `rollout(states, u)` gives paths (N, H, Dy) in the user's units.
+    """A forecast as a function: `rollout(states, u)` returns paths (N, H, Dy) in the user's units.
 
         rollout = posterior.rollout(num_paths=100)
         value = jax.jit(lambda u: jnp.mean((rollout(rollout.start, u) - target) ** 2))
         jax.grad(value)(u)
 
-    All is in float64: transformations of it belong inside `with jax.enable_x64(True):`, or after
+    All computations use float64: use it inside `with jax.enable_x64(True):`, or after
     `jax.config.update("jax_enable_x64", True)`.
 
     Parameters
     ----------
     start
-        The states when it was made; `states_of(posterior)` has those after `condition`.
+        The states when the rollout was created; `states_of(posterior)` returns the states after
+        `condition`.
     ensemble, keys, slots, box, noise
         As in `run_paths`.
     output_scale, input_scale
@@ -78,7 +79,7 @@ class Rollout(eqx.Module):
     index
         The training series that the paths follow.
     delay
-        Rows until each input acts.
+        Delay of each input in rows.
     """
 
     start: StateEnsemble
@@ -94,14 +95,14 @@ class Rollout(eqx.Module):
     noise: bool = eqx.field(static=True)
 
     def __call__(self, start: StateEnsemble, u: Float[Array, "H Du"]) -> Float[Array, "N H Dy"]:
-        """Return the outputs of the paths from these states under these inputs.
+        """Return the outputs of the paths from these states with these inputs.
 
         Parameters
         ----------
         start
             States to start from.
         u
-            Inputs in the user's units, a row per step.
+            Inputs in the user's units, one row per step.
         """
         traced = isinstance(u, jax.core.Tracer)  # type: ignore[attr-defined]
         if traced and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
@@ -126,12 +127,12 @@ class Rollout(eqx.Module):
             return jnp.swapaxes(paths.emission.y, 0, 1) * std[None, None] + mean[None, None]
 
     def states_of(self, posterior: "Posterior") -> StateEnsemble:
-        """Return the states to start from under a posterior with the same draws.
+        """Return the start states of a posterior with the same draws.
 
         Parameters
         ----------
         posterior : Posterior
-            That of which the rollout was made, or one after `condition`.
+            The posterior of the rollout, or the same posterior after `condition`.
         """
         return _states(posterior, np.array(self.draws), self.keys, self.index)
 
@@ -151,7 +152,7 @@ def rollout(
         rollout = posterior.rollout(50)
         paths = rollout(rollout.start, u)  # (50, H, Dy), the paths of `forecast` with this seed
 
-    What `calibrate` found is not applied.
+    The calibration of the posterior is not applied.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Whether a run has converged: R-hat and effective sample sizes (Vehtari et al. 2021).
+"""Convergence diagnostics: R-hat and effective sample sizes (Vehtari et al. 2021).
 
-Draws have leading axes (chain, draw); any axes behind them are quantities of their own.
+Draws have leading axes (chain, draw); entries of further axes are separate quantities.
 """
 
 import dataclasses
@@ -57,22 +57,22 @@ class Row(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether each chain is judged by itself."""
+        """Whether the row is within chains."""
         return self.name.endswith(WITHIN)
 
     @property
     def group(self) -> str:
-        """The name of the quantities, whether chains are compared or each is judged by itself."""
+        """The name of the quantities, without "within chains"."""
         return self.name.removesuffix(WITHIN)
 
     @property
     def is_output(self) -> bool:
-        """Whether it is about outputs: what users see, independent of the states' coordinates."""
+        """Whether the quantities are outputs, which do not depend on the coordinates of states."""
         return self.group in ("smoothed outputs", AHEAD, FORECAST)
 
     @property
     def is_identified(self) -> bool:
-        """Whether the quantities do not depend on the states' coordinates."""
+        """Whether the quantities are independent of the coordinates of states."""
         return self.is_output or self.group in ("log target", "likelihood.log_std", AHEAD_NOISE)
 
 
@@ -80,11 +80,10 @@ class Row(NamedTuple):
 class Diagnostics:
     """Convergence of a run: one row per group of quantities, and sampler statistics.
 
-    States, and values of f as a function of them, are identified only up to a change of the states'
-    coordinates. Predicted outputs do not depend on it and are what to compare across chains. States
-    are judged in each chain by itself, and so are, in rows of their own, all groups where chains
-    have models of their own. `print` it for a table; `to_frame` gives the rows as a pandas
-    DataFrame.
+    States, and values of f as a function of them, are identified only up to a change of
+    coordinates. Predicted outputs do not depend on the coordinates, so compare these across chains.
+    States are assessed within chains; if chains have separate models, all other groups have an
+    additional row within chains. `print` shows a table; `to_frame` returns a pandas DataFrame.
     """
 
     rows: tuple[Row, ...]
@@ -101,7 +100,7 @@ class Diagnostics:
         return rows[name]
 
     def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame, indexed by name."""
+        """Return the rows as a pandas DataFrame, indexed by name."""
         import pandas
 
         return pandas.DataFrame(self.rows, columns=list(Row._fields)).set_index("name")
@@ -143,11 +142,11 @@ def _figures(values: Float[np.ndarray, " chain"]) -> str:
 
 
 def diagnose(posterior: "Posterior") -> Diagnostics:
-    """R-hat and effective sample sizes of parameters, f, states and outputs; sampler figures.
+    """Compute R-hat and effective sample sizes of parameters, f, states and outputs.
 
-    f is taken at inputs the training series passed through, the forecast holds the last inputs for
-    30 steps. States are identified only up to a change of coordinates, so they are judged within
-    each chain.
+    f is evaluated at inputs from the training series, and the forecast holds the last inputs for 30
+    steps. States are identified only up to a change of coordinates, so they are assessed within
+    chains.
     """
     posterior = stored_rows(posterior)
     draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
@@ -298,9 +297,9 @@ def row_within(name: str, values: Values) -> Row:
 def forecast_mean(
     posterior: "Posterior", u: Float[ArrayLike, "H Du"], index: int = -1
 ) -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean path of each draw after the end of training series `index`, in the user's units.
+    """Return the mean path of each draw after training series `index`, in the user's units.
 
-    x_{t+1} = m(z_t) + A(z_t) v from the draw's last state,  E[y_t | x_{t+1}],   without noise
+    x_{t+1} = m(z_t) + A(z_t) v from the last state of the draw,  E[y_t | x_{t+1}],   without noise
 
     Parameters
     ----------

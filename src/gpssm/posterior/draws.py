@@ -1,4 +1,4 @@
-"""Draws as a fit keeps them, with leading axes (chain, draw), and programs that map over them."""
+"""Draws of a fit, with leading axes (chain, draw), and programs that map over them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class Seconds(NamedTuple):
 
 
 class FilterState(NamedTuple):
-    """What a filter knows of the state x, and of the weights v where these are learned.
+    """The filtered distribution of the state x, and of the weights v if they are learned.
 
         [x; v] ~ N(mean, covariance),   or   x ~ Σ_n exp(log_weights_n) δ(x − particles_n)
 
@@ -40,9 +40,9 @@ class FilterState(NamedTuple):
     mean, covariance
         Moments of the D = Dx coordinates of x, or of the D = Dx + N of x and all weights.
     surprise
-        Mean square of the last errors, each in its predicted variances; see `filtering.py`.
+        Mean ratio of recent squared errors to their predicted variances; see `filtering.py`.
     particles, log_weights
-        Those of a particle filter, whose weights add up to 1; None for a Gaussian.
+        The particles of a particle filter and their normalised log weights; None for a Gaussian.
     """
 
     mean: Float[Array, "*S D"]
@@ -53,14 +53,14 @@ class FilterState(NamedTuple):
 
 
 class CurrentState(NamedTuple):
-    """Where an experiment is after the last row.
+    """The state of an experiment after its last row.
 
     Parameters
     ----------
     state
-        The state under each draw, given the weights of the draw.
+        The state for each draw, given the weights of the draw.
     rows
-        Number of rows of the experiment, with the training rows where it is a training series.
+        Number of rows of the experiment, including training rows.
     clock
         The times of the rows.
     past
@@ -78,16 +78,16 @@ class CurrentState(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What `learn` knows of state and weights together.
+    """The joint distribution of state and weights in `learn`.
 
     Parameters
     ----------
     state
-        [x; v] under each draw. The weights of a draw are drawn from it.
+        [x; v] for each draw, from which the weights of the draw are sampled.
     rates
-        The factor of each draw, by which a row counts less one row later.
+        The forgetting factor of each draw.
     rows
-        Number of rows that were learned from.
+        Number of rows learned from.
     """
 
     state: FilterState
@@ -96,7 +96,7 @@ class Learned(NamedTuple):
 
     @property
     def forgetting(self) -> float:
-        """The fastest of the rates."""
+        """The smallest forgetting factor."""
         return float(np.min(self.rates))
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
@@ -180,7 +180,7 @@ def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
 
 @in_double_precision
 def model_of(posterior: "Posterior", chain: int, draw: int) -> GPSSM:
-    """The model with the parameters of one draw."""
+    """Return the model with the parameters of one draw."""
     leaves = {name: leaf[chain, draw] for name, leaf in posterior.draws.leaves.items()}
     return posterior.model.with_leaves(leaves)
 
@@ -202,9 +202,9 @@ def differ_in_model(posterior: "Posterior") -> bool:
 def past_inputs(
     posterior: "Posterior", index: int = -1, new_experiment: bool = False
 ) -> Float[np.ndarray, "K Du"]:
-    """The inputs of the K rows before those to come, K the longest delay.
+    """Return the inputs of the last K rows, K being the longest delay.
 
-    NaN where nobody knows them: before a new experiment.
+    They are NaN before a new experiment, where they are unknown.
     """
     if new_experiment:
         return posterior.dataset.past_inputs(index, 0)
@@ -214,9 +214,9 @@ def past_inputs(
 
 
 def stored_rows(forecaster: Any) -> Any:
-    """A posterior or stack with the rows whose states are stored as all its training data.
+    """Return a posterior or stack whose training data are only the rows with stored states.
 
-    Inputs of its dataset are then in the rows on which they act.
+    The inputs of its dataset are delayed.
     """
     if hasattr(forecaster, "members"):
         members = {name: stored_rows(member) for name, member in forecaster.members.items()}
@@ -227,7 +227,7 @@ def stored_rows(forecaster: Any) -> Any:
 
 
 def check_states(posterior: "Posterior", purpose: str) -> None:
-    """Refuse what needs the states of all training rows where not all are stored."""
+    """Raise if a method needs the states of all training rows and not all are stored."""
     if posterior.dataset.first_states:
         rows = max(len(series) for series in posterior.dataset.with_states().experiments)
         raise ValueError(

@@ -1,11 +1,11 @@
-"""What a posterior says of the data and of the system, at every draw.
+"""Estimates of smoothed outputs and of the learned functions, for every draw.
 
     smooth                            the training data: states, and outputs without their noise
     transition                        f at any state and inputs, and where it rests on data
     unknown                           the unknown function inside of physics
 
-Averages over draws are averages over chains too, which may settle in different coordinates of the
-states. Where `Posterior.diagnostics` shows that they did, look at one chain at a time.
+Averages over draws are also averages over chains, which may use different coordinates of the
+states. If `Posterior.diagnostics` shows that they do, use one chain at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -37,17 +37,17 @@ Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and inputs,
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Smoothed(Forecast):
-    """One training series as the posterior sees it: paths of its outputs (S, T, Dy), one per draw.
+    """A smoothed training series: paths of its outputs (S, T, Dy), one per draw.
 
-    It has everything that a `Forecast` has. Chains may settle in different coordinates of the
-    states: compare outputs across chains, not states.
+    It has all methods of a `Forecast`. Chains may use different coordinates of the states, so
+    compare outputs across chains, not states.
 
     Parameters
     ----------
     states
         x₀..x_T in scaled units.
     imputed
-        y with the mean output where it is missing.
+        y, with missing entries replaced by the mean output.
     """
 
     states: Float[np.ndarray, "S T+1 Dx"]
@@ -63,7 +63,7 @@ class Smoothed(Forecast):
 
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-    """Return the outputs of a training series given all of it, and the states, of each draw.
+    """Return smoothed outputs and states of a training series for each draw.
 
         posterior.smooth().interval(0.9)
 
@@ -123,7 +123,7 @@ class TransitionEstimate(NamedTuple):
     Parameters
     ----------
     mean, std
-        Of what is known about f.
+        Posterior mean and standard deviation of f.
     novelty
         The mean of B / k(z, z) over draws and states.
     draws
@@ -140,7 +140,7 @@ class TransitionEstimate(NamedTuple):
 def transition(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
 ) -> TransitionEstimate:
-    """The next state f(x, u), without process noise: of each draw, mean, std and novelty.
+    """Return the next state f(x, u) without process noise: draws, mean, std and novelty.
 
     Over draws, E f and Var f = Var(E[f | v]) + E[B].
 
@@ -163,7 +163,7 @@ def transition(
 def _total_moments(
     mean: Float[np.ndarray, "chain draw *shape"], variance: Float[np.ndarray, "chain draw *shape"]
 ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """Return mean and standard deviation over draws of what has these moments in each draw."""
+    """Return the overall mean and standard deviation from moments of each draw."""
     std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
     return np.mean(mean, axis=(0, 1)), std
 
@@ -186,7 +186,7 @@ class UnknownEstimate(NamedTuple):
 
 @in_double_precision
 def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
-    """Return the unknown function inside of physics: E h, and Var h = Var(E[h | v]) + E[B_h].
+    """Return the unknown function in the physics: E h, and Var h = Var(E[h | v]) + E[B_h].
 
         gpssm.analysis.unknown(posterior, speeds).mean
 
@@ -195,7 +195,7 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
     posterior
         A fit with `physics=gpssm.Physics(...)`.
     values : array (N, ...)
-        Values of the feature on which the function depends, in the user's units.
+        Values of the feature, the argument of the function, in the user's units.
     """
     kernel = posterior.model.kernel
     basis = posterior.model.basis
@@ -224,7 +224,7 @@ def _unknown_moments(
 
 
 def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
-    """Return states and scaled inputs, of which a single pair may be one-dimensional."""
+    """Return states and scaled inputs; a single pair may be one-dimensional."""
     states = to_columns(x, None, "x")[0]
     single = np.ndim(x) == 1
     states = states.T if single else states

@@ -1,4 +1,4 @@
-"""The mean model as a file that needs NumPy alone: its program as lines of NumPy, and arrays."""
+"""Export the mean model as a Python file that needs only NumPy."""
 
 import base64
 import io
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def export(
     posterior: "Posterior", path: str | Path, num_draws: int = 20, *, overwrite: bool = False
 ) -> None:
-    """Write the mean model as a Python file that needs NumPy alone: `run(u)`, `step(x, u)`.
+    """Write the mean model as a Python file that needs only NumPy, with `run(u)` and `step(x, u)`.
 
         posterior.export("plant.py")
 
-    Its outputs are the mean over draws, each run without noise from where the state is now.
+    Its outputs are the mean over draws, each simulated without noise from its current state.
 
     Parameters
     ----------
@@ -33,9 +33,9 @@ def export(
     path
         The file.
     num_draws
-        As for `to_control`.
+        As in `to_control`.
     overwrite
-        Whether to replace a file that is there.
+        Whether to replace an existing file.
     """
     target = check_target(path, overwrite)
     model = mean_model(posterior, num_draws)

@@ -1,4 +1,4 @@
-"""The model as a control engineer sees it: linear around an operating point, with bands over draws.
+"""Linearisation of the model around an operating point, with bands over draws.
 
     x_{t+1} = f(x_t, u_t),   y_t = h(x_{t+1})          f = E[f | v] and h = E[y | x] of one draw
 
@@ -6,15 +6,15 @@ Around a point (x, u) with A = ∂f/∂x, B = ∂f/∂u at it and H = ∂h/∂x 
 
     δx_{t+1} = A δx_t + B δu_t,   δy_t = C δx_t + D δu_t,   C = H A,   D = H B
 
-since an input acts on the output of its own row. Poles are the eigenvalues of A, the impulse
-response is D, CB, CAB and so on, the step response its running sum, and the frequency response
-C (zI − A)⁻¹ B + D at z = exp(2πi f dt).
+since an input acts on the output of the same row. Poles are the eigenvalues of A, the impulse
+response is D, CB, CAB and so on, the step response its running sum, and the frequency response C
+(zI − A)⁻¹ B + D at z = exp(2πi f dt).
 
-Every draw has states in coordinates of its own, and its own operating point in them: an equilibrium
-x = f(x, u), or its own state at a row of the training data. None of what is shown depends on the
-coordinates, so that draws and chains can be compared. Outputs and inputs are in the user's units.
-The bands are those of what the draws say of f; what the weights leave open between inducing points,
-B(z), has no derivative of its own here.
+Coordinates of states and operating points differ between draws. The operating point is an
+equilibrium x = f(x, u), or the state of the draw at a row of the training data. Poles, responses
+and gains do not depend on the coordinates, so draws and chains can be compared. Outputs and inputs
+are in the user's units. Bands show the variation of E[f | v] over draws; they do not include the
+residual variance B(z) between inducing points.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Response:
     values : array (S, n, Dy, Du)
         The responses.
     linear
-        The model that responds.
+        The linearised model.
     kind
         "step response" or "impulse response".
     """
@@ -70,7 +70,7 @@ class Response:
 
     @property
     def times(self) -> Float[np.ndarray, " n"]:
-        """Steps since the input changed, times dt where it is known."""
+        """Time since the input changed: steps, multiplied by dt if it is known."""
         return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
     def interval(self, level: float = LEVEL) -> Band:
@@ -78,7 +78,7 @@ class Response:
         return central_band(self.values, as_share(level))
 
     def plot(self, level: float = LEVEL) -> "Figure":
-        """A panel for each output and input: the median and the central interval over draws."""
+        """Plot the median and the central interval over draws, one panel per output and input."""
         from gpssm.plots.dynamics import plot_response
 
         return plot_response(self, level)
@@ -91,11 +91,11 @@ class Bode:
     Parameters
     ----------
     frequencies : array (F,)
-        In cycles per unit of time, or per step.
+        Frequencies in cycles per unit of time, or per step.
     values : array (S, F, Dy, Du)
         G at the frequencies.
     linear
-        The model that responds.
+        The linearised model.
     """
 
     frequencies: Float[np.ndarray, " F"]
@@ -119,7 +119,7 @@ class Bode:
         return phase - 360 * np.round((phase[:, :1] - common) / 360)
 
     def plot(self, level: float = LEVEL) -> "Figure":
-        """Magnitude above phase for each output and input, with the central interval over draws."""
+        """Plot magnitude above phase for each output and input, with intervals over draws."""
         from gpssm.plots.dynamics import plot_bode
 
         return plot_bode(self, level)
@@ -149,10 +149,10 @@ class Linearisation:
     units
         Units of columns by name.
     delay
-        Rows after which each input acts. δu is as inputs arrive; responses are to inputs as they
-        are set, and begin so much later.
+        Delay of each input in rows. δu is delayed; responses are to inputs at the rows where they
+        are set, and begin after the delay.
     missing
-        Number of draws that have no equilibrium where they know f, and are left out.
+        Number of draws that are left out because they have no equilibrium near the data.
     """
 
     A: Float[np.ndarray, "S Dx Dx"]
@@ -179,11 +179,11 @@ class Linearisation:
 
     @property
     def gain(self) -> Float[np.ndarray, "S Dy Du"]:
-        """The static gain C (I − A)⁻¹ B + D: how far outputs move in the end, per unit of input."""
+        """The static gain C (I − A)⁻¹ B + D: the final change of outputs per unit of input."""
         return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
     def impulse_response(self, n: int = 50) -> Response:
-        """D, CB, CAB, .., CAⁿ⁻²B: outputs after an input that is one unit more for one row."""
+        """Return the impulse response D, CB, CAB, .., CAⁿ⁻²B to a unit input in one row."""
         check_whole("n", n, 1)
         self._check_inputs()
         if n > MOST_STEPS:
@@ -201,17 +201,18 @@ class Linearisation:
         return Response(response, self, "impulse response")
 
     def step_response(self, n: int = 50) -> Response:
-        """Outputs after an input that stays one unit more."""
+        """Return the response to a step of one unit."""
         values = np.cumsum(self.impulse_response(n).values, axis=1)
         return Response(values, self, "step response")
 
     def bode(self, frequencies: Float[ArrayLike, " F"] | None = None) -> Bode:
-        """G(z) = C (zI − A)⁻¹ B + D at z = exp(2πi f dt), times z⁻ᵈ for an input d rows late.
+        """Return the frequency response C (zI − A)⁻¹ B + D at z = exp(2πi f dt), with delays z⁻ᵈ.
 
         Parameters
         ----------
         frequencies
-            In cycles per unit of dt, or per step; by default 200 up to half of the sampling rate.
+            Frequencies in cycles per unit of dt, or per step; by default 200 up to half the
+            sampling rate.
         """
         self._check_inputs()
         dt = self.dt or 1.0
@@ -224,7 +225,7 @@ class Linearisation:
 
     @property
     def central(self) -> int:
-        """The number of the draw whose frequency response is nearest to the median over draws."""
+        """The index of the draw whose frequency response is nearest to the median over draws."""
         values = self.bode().values
         middle = np.median(np.real(values), axis=0) + 1j * np.median(np.imag(values), axis=0)
         size = np.maximum(np.mean(np.abs(middle), axis=0), TINY)
@@ -233,8 +234,8 @@ class Linearisation:
     def to_control(self, *, each: bool = False) -> Any:
         """Return a `control.StateSpace` of python-control, of deviations from the operating point.
 
-        Draws have coordinates of their own, so that an average of their matrices means nothing:
-        one draw stands for all, the one whose frequency response is nearest to the median.
+        State coordinates differ between draws, so an average of their matrices has no meaning. The
+        result is for the draw whose frequency response is nearest to the median.
 
         Parameters
         ----------
@@ -256,13 +257,13 @@ class Linearisation:
         return systems if each else systems[0]
 
     def plot(self, level: float = LEVEL) -> "Figure":
-        """The poles of all draws in the unit circle."""
+        """Plot the poles of all draws in the unit circle."""
         from gpssm.plots.dynamics import plot_poles
 
         return plot_poles(self, level)
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame with a row per pole: its magnitude over draws, and what it means.
+        """Return a pandas DataFrame with one row per pole: its magnitude, time constant and period.
 
         `time constant` is −1 / log |p|, the steps (times dt) in which it falls to a third; `period`
         is 2π / |arg p|.
@@ -303,19 +304,19 @@ class Linearisation:
 
 @dataclass(frozen=True, eq=False)
 class StaticGain:
-    """Where outputs settle while one input is held at N values and the others at `u`, of S draws.
+    """Steady-state outputs of S draws for N values of one input, with the other inputs held at `u`.
 
     Parameters
     ----------
     input, values
         The input and its values.
     u
-        The values of all inputs; that of `input` is of no meaning.
+        The values of all inputs; the value of `input` is ignored.
     settled, gain : array (S, N, Dy)
-        Outputs, and their slope, in the user's units; NaN where a draw has no equilibrium that it
-        knows anything about.
+        Steady-state outputs, and their slope, in the user's units; NaN if a draw has no equilibrium
+        near the data.
     stable : array (S, N)
-        Whether a draw would stay there.
+        Whether the equilibrium of a draw is stable.
     """
 
     input: str
@@ -329,20 +330,20 @@ class StaticGain:
 
     @property
     def share(self) -> Float[np.ndarray, " N"]:
-        """The share of the draws that have an equilibrium."""
+        """The share of draws with an equilibrium."""
         return np.mean(np.isfinite(self.settled[..., 0]), axis=0)
 
     @property
     def median(self) -> Float[np.ndarray, "N Dy"]:
-        """The median over draws; NaN where fewer than half of them have an equilibrium."""
+        """Return the median over draws; NaN if fewer than half of them have an equilibrium."""
         return central_band(self.supported(self.settled), 0.0)[0]
 
     def supported(self, values: Float[np.ndarray, "S N Dy"]) -> Float[np.ndarray, "S N Dy"]:
-        """The values with NaN where fewer than half of the draws have an equilibrium."""
+        """Return the values, with NaN where fewer than half of the draws have an equilibrium."""
         return np.where((self.share >= 0.5)[:, None], values, np.nan)
 
     def plot(self, level: float = LEVEL) -> "Figure":
-        """The curve with its band above its slope, a column per output."""
+        """Plot the curve and its slope with bands, one column per output."""
         from gpssm.plots.dynamics import plot_static_gain
 
         return plot_static_gain(self, level)
@@ -352,7 +353,7 @@ class StaticGain:
 def linearise(
     posterior: "Posterior", *, at: Any = None, row: int | None = None, index: int = -1
 ) -> Linearisation:
-    """Return the model around an operating point: poles, responses, and bands over draws.
+    """Linearise the model around an operating point; the result has poles and responses.
 
         posterior.linearise(at={"pump": 3.0}).step_response(50).plot()
 
@@ -361,11 +362,12 @@ def linearise(
     posterior
         The posterior.
     at
-        Inputs in the user's units, in order or by name (the mean for those not named), at whose
-        equilibrium f(x, u) = x of each draw it is taken; the mean of the training data by default.
-        Or a pair (x, u) with a state in the coordinates of the draws.
+        Inputs in the user's units, in order or by name, at whose equilibrium f(x, u) = x each draw
+        is linearised. Inputs that are not named, and the default, are means of the training data.
+        Alternatively, a pair (x, u) with a state in the coordinates of the draws.
     row
-        A row of training series `index` instead: each draw's own state before it, and its inputs.
+        A row of training series `index` to linearise at instead: the state of each draw before it,
+        and its inputs.
     index
         The number of the training series.
     """
@@ -419,7 +421,7 @@ def static_gain(
     values: Float[ArrayLike, " N"] | None = None,
     at: Any = None,
 ) -> StaticGain:
-    """Return where outputs settle while an input is held, over its range, with bands over draws.
+    """Return steady-state outputs over the range of an input, with bands over draws.
 
         gpssm.analysis.static_gain(posterior).plot()
 
@@ -430,8 +432,8 @@ def static_gain(
     input
         The input that varies; the first by default.
     values
-        Its values in the user's units; by default from the 1st to the 99th percentile of the
-        training data.
+        Values of the input in the user's units; by default from the 1st to the 99th percentile of
+        the training data.
     at
         The other inputs, as in `linearise`.
     """
@@ -459,11 +461,11 @@ def static_gain(
 
 
 class Relevance(NamedTuple):
-    """How far an input z_j of one standard deviation moves the next state x_d, in its own.
+    """The effect of z_j on the next state x_d, both in units of their standard deviations.
 
         r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d)
 
-    It is zero, to the last digit, for what a wiring keeps out.
+    It is exactly zero for entries excluded by a wiring.
 
     Parameters
     ----------
@@ -482,7 +484,7 @@ class Relevance(NamedTuple):
 def relevance(posterior: "Posterior") -> Relevance:
     """Return how much each state and input moves each transition along the data.
 
-    `gpssm.plots.plot_wiring` draws it. A few draws and rows are enough.
+    It is drawn by `gpssm.plots.plot_wiring` and computed from a few draws and rows.
     """
     posterior = stored_rows(posterior)
     few = posterior.thinned(40)
@@ -515,7 +517,7 @@ class LocalModels(NamedTuple):
 
 
 def _equilibria(posterior: "Posterior", u: Float[np.ndarray, "N Du"]) -> LocalModels:
-    """Return the models at equilibria, sought from the mean state of rows with similar inputs."""
+    """Return the models at equilibria, searched from the mean state of rows with similar inputs."""
     dataset = posterior.dataset
     rows = np.concatenate([series.u for series in dataset.scaled])
     distance = np.linalg.norm(dataset.encode_inputs(u)[:, None] - rows[None], axis=-1)
@@ -541,7 +543,7 @@ def _local_models(
     x: Float[np.ndarray, "*draws N Dx"],
     local_model: Any = None,
 ) -> LocalModels:
-    """Return the linear model of each draw at N inputs and states, by default just there."""
+    """Return the linear model of each draw at N inputs and states, or at equilibria near them."""
     dataset = posterior.dataset
     shape = (posterior.num_chains, posterior.num_draws, *x.shape[-2:])
     draws = posterior.draws._replace(states=(np.broadcast_to(x, shape),))
@@ -557,7 +559,7 @@ def _local_models(
 def _local_model(
     model: GPSSM, draw: Draw, inputs: Float[Array, "N Du"], steps: int
 ) -> tuple[Array, ...]:
-    """The linear models of one draw, after so many steps from its states to an equilibrium.
+    """Return the linear models of one draw, after `steps` steps towards an equilibrium.
 
     The steps are those of Levenberg and Marquardt: (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, and λ
     ten times larger after a step that did not help. Where I − A is singular they end where |g| is
@@ -590,7 +592,8 @@ _AT_REST = functools.partial(_local_model, steps=60)
 
 
 def _input_values(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:
-    """Return inputs in the user's units, in order or by name; else the mean in training."""
+    """Return inputs in the user's units, given in order or by name; by default the training
+    mean."""
     names = posterior.dataset.inputs
     mean = np.mean(np.concatenate([item.u for item in posterior.dataset.experiments]), axis=0)
     if at is None:
@@ -616,7 +619,7 @@ def _numbers(name: str, values: Any) -> Float[np.ndarray, " N"]:
 def _transfer(
     z: np.ndarray, A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray
 ) -> np.ndarray:
-    """C (zI − A)⁻¹ B + D at each z, an axis before the last two."""
+    """Return C (zI − A)⁻¹ B + D at each z, as an axis before the last two."""
     A, B, C, D = (matrix[..., None, :, :] for matrix in (A, B, C, D))
     return C @ np.linalg.solve(z[:, None, None] * np.eye(A.shape[-1]) - A, B) + D
 

@@ -70,14 +70,14 @@ def mean_step(model: GPSSM, weights: Float[Array, "Dx M"]) -> Step:
 
 
 def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray, " N"]:
-    """Return where the state of the mean model is now: of `to_control`, `to_casadi`, `export`.
+    """Return the current state of the mean model of `to_control`, `to_casadi` and `export`.
 
     Parameters
     ----------
     posterior
         The posterior.
     num_draws
-        As for these.
+        As in these methods.
     """
     check_whole("num_draws", num_draws, 1)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
@@ -93,7 +93,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
 
 @in_double_precision
 def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
-    """Return the mean model of at most `num_draws` draws, one per chain at least."""
+    """Return the mean model of at most `num_draws` draws, but at least one per chain."""
     start = mean_state(posterior, num_draws)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
     series, scaler = posterior.dataset.experiments[-1], posterior.dataset.scaler
@@ -131,8 +131,8 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     posterior
         The posterior.
     num_draws
-        The output is the mean over at most so many draws, one per chain at least; the state holds
-        those of all of them.
+        Largest number of draws, but at least one per chain. The output is the mean over these
+        draws; the state contains the states of all of them.
     """
     check_installed("to_control", "control", "control")
     import control

@@ -1,14 +1,13 @@
-"""Physics with an unknown part: what is known is written down, what is not is one scalar function
-to be learned.
+"""Known physics with one unknown scalar function to be learned.
 
     x_{t+1} = step(x_t, u_t, θ) + e_into g(x_t, u_t) h(φ(x_t, u_t)) + noise,    h ~ GP(0, k)
     y_t = C x_{t+1} + noise
 
-`step` is physics with parameters θ; h is what nobody knows, friction as a function of the speed,
-say; φ is what it depends on, and g what is known of how it enters transition `into`. This is linear
-in the weights of h, so that the model is one like any other: collapsed target, conditionals and
-samplers are exact as they are. All functions are of states and controls in the user's units,
-written in JAX.
+`step` is the known physics with parameters θ. h is the unknown function, such as friction as a
+function of speed; φ is its argument, and g the known factor with which it enters transition `into`.
+The transition is linear in the weights of h, so the collapsed target, the conditionals and the
+samplers apply unchanged. All functions take states and inputs in the user's units and are written
+in JAX.
 """
 
 import dataclasses
@@ -40,19 +39,20 @@ class Unknown:
     Parameters
     ----------
     feature
-        φ(x, u), a number (or a vector).
+        φ(x, u), a number or a vector.
     into
-        The state whose transition it enters.
+        The state whose transition h enters.
     at
-        Values of the feature that the data may reach (N,) or (N, P): inducing points lie there.
+        Values (N,) or (N, P) of the feature at which inducing points are placed; they should cover
+        the data.
     factor
-        G(x, u), what is known of how it enters; one without it.
+        g(x, u), the known factor of h; 1 by default.
     size
-        How large h may be: the prior standard deviation of its values.
+        Prior standard deviation of the values of h.
     length
-        Over what difference of the feature h changes; a fifth of the range of `at` without it.
+        Lengthscale of h; by default a fifth of the range of `at`.
     kernel
-        A stationary kernel by name; "matern32" for what may have a kink.
+        A stationary kernel by name; "matern32" allows kinks.
     """
 
     feature: Callable[[Array, Array], Array]
@@ -71,22 +71,21 @@ class Physics:
     Parameters
     ----------
     step
-        (x, u, θ) → the next x, for one state (Dx,) and one control (Du,).
+        (x, u, θ) → the next x, for one state (Dx,) and one input (Du,).
     unknown
-        What is not known.
+        The unknown function, or None.
     outputs
-        C (Dy, Dx), the states that are seen.
+        C (Dy, Dx), which maps states to outputs.
     states
-        (y, u) → states (T+1, Dx) to start from, roughly right; missing outputs come interpolated.
+        (y, u) → approximate starting states (T+1, Dx); missing outputs are interpolated beforehand.
     scale
-        Sizes of the states (Dx,): x₀ ~ N(0, scale²), and noises are relative to them.
+        Scales of the states (Dx,): x₀ ~ N(0, scale²), and noise levels are relative to them.
     parameters
-        The parameters θ by name, each a prior, whose mean is the value to start from.
+        Priors of the parameters θ by name; their means are the initial values.
     noise
-        Standard deviation of a step's noise (Dx,) to start from; a hundredth of the scale without
-        it.
+        Initial standard deviation of the process noise (Dx,); by default a hundredth of the scale.
     exact
-        Rows of `step` that are exact, whose noise is held there.
+        Rows of `step` that are exact; their process noise is fixed.
     """
 
     step: Callable[[Array, Array, dict[str, Array]], Array]
@@ -100,9 +99,7 @@ class Physics:
 
     @in_double_precision
     def start(self, raw: Sequence[Series], scaler: Scaler) -> Start:
-        """The model of series in the user's units once they are scaled, and the states to begin
-        with.
-        """
+        """Return the model of the scaled series, and the starting states."""
         size, unknown = len(self.scale), self.unknown
         scale = tuple(map(float, self.scale))
         inputs = tuple(
