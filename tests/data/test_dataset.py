@@ -93,7 +93,7 @@ def test_by_default_memory_decides(monkeypatch, whole):
     assert whole.dataset.first_states == ()
     numbers = whole.draws.states[0][:, :, 0].size
     monkeypatch.setattr(dataset, "STORED_BYTES", 8 * numbers * 30)
-    with pytest.warns(UserWarning, match="Only the states of the last 30 rows were kept"):
+    with pytest.warns(UserWarning, match="Only the states of the last 30 rows were stored"):
         found = gpssm.fit(SERIES, **TINY)
     assert found.dataset.first_states == (ROWS - 30,)
     assert gpssm.fit(SERIES, **TINY, keep_states="all").dataset.first_states == ()
@@ -307,7 +307,7 @@ def test_experiments_have_the_columns_of_the_first(late):
     other = Series(first.y[3:], first.u[3:, ::-1], inputs=NAMES[::-1])
     found = Dataset.of([first, other])
     np.testing.assert_array_equal(found.experiments[1].u, first.u[3:])
-    with pytest.raises(ValueError, match="'pump' is in l/s, and in m3/h before"):
+    with pytest.raises(ValueError, match="'pump' is in l/s, but in m3/h before"):
         Dataset.of([first, dataclasses.replace(other, units={"pump": "l/s"})])
     with pytest.raises(ValueError, match="scales of 1 outputs and 2 inputs"):
         Dataset((SERIES,), late.scaler)

@@ -287,7 +287,7 @@ def test_linear_gaussian_has_the_asked_dimensions_and_radius():
     A = truth.transition(np.eye(3), np.zeros((3, 0))).T
     np.testing.assert_allclose(np.abs(np.linalg.eigvals(A)).max(), 0.5)
     assert (truth.series.output_dim, truth.series.input_dim, truth.states.shape) == (2, 0, (201, 3))
-    with pytest.raises(ValueError, match="spectral radius"):
+    with pytest.raises(ValueError, match="spectral_radius must"):
         simulate("linear_gaussian", spectral_radius=1.0)
 
 
@@ -321,5 +321,5 @@ def test_simulations_have_names_with_options():
     assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
     assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
     for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
-        with pytest.raises(ValueError, match=r"sim:NAME|are numbers|no simulator|no benchmark"):
+        with pytest.raises(ValueError, match=r"sim:NAME|must be numbers|no simulator|no benchmark"):
             load(wrong)

@@ -57,7 +57,7 @@ def test_what_a_user_may_say_of_a_delay():
     )
     for wrong, words in (
         ("soon", "'auto', a number of rows"), ({"c": 1}, "no input 'c'"), (-1, "0 or more"), (1.5, "0 or more"),
-        ([1], "for each of a, b"), (40, "leaves nothing of 40"),
+        ([1], "for each of a, b"), (40, "too long for series of 40"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             find_lags(series, wrong)

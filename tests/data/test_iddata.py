@@ -74,9 +74,9 @@ def test_without_a_sampling_time_the_instants_are_the_times(path):
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"a": Y}, r"holds 0 structs of an iddata.* s = get\(data\); save.*it has a"),
-        ({"s": make_struct(), "t": make_struct()}, "holds 2 structs of an iddata"),
-        ({"s": make_struct(Domain="Frequency")}, "frequency domain"),
+        ({"a": Y}, r"contains 0 iddata structs.* s = get\(data\); save.*the file has a"),
+        ({"s": make_struct(), "t": make_struct()}, "contains 2 iddata structs"),
+        ({"s": make_struct(Domain="Frequency")}, "frequency-domain data"),
         ({"s": make_struct(y=np.array([Y, Y[:5]], dtype=object))}, r"2 experiments: .*getexp"),
         ({"s": make_struct(u=U[:5, :1])}, r"tank\.mat: y and u must have one row"),
     ],
@@ -88,7 +88,7 @@ def test_what_is_no_iddata_is_refused(path, variables, message):
 
 
 def test_other_files_need_outputs(tmp_path):
-    with pytest.raises(ValueError, match=r"name its outputs, outputs=\[\.\.\.\]"):
+    with pytest.raises(ValueError, match=r"name the outputs by outputs=\[\.\.\.\]"):
         gpssm.read(tmp_path / "tank.csv")
     with pytest.raises(FileNotFoundError, match=r"no file .*absent\.mat"):
         gpssm.read(tmp_path / "absent.mat")

@@ -43,5 +43,5 @@ def test_experiments_have_the_columns_of_the_first():
     both = merge(first, [second])
     np.testing.assert_array_equal(both[1].u, second.u[:, ::-1])
     assert both[1].units == {"a": "V"}
-    with pytest.raises(ValueError, match="'a' is in mV, and in V before"):
+    with pytest.raises(ValueError, match="'a' is in mV, but in V before"):
         merge(first, replace(second, units={"a": "mV"}))

@@ -163,7 +163,7 @@ def test_a_wrong_delimiter_is_suspected(tmp_path):
     ("text", "message"),
     [
         ("a,b\n1,2\n3,warm\n", r"bad\.csv: column 'b', row 1 .*'warm'.*not a number"),
-        ("a,b\n1,2\n,4\n", r"bad\.csv: column 'a', row 1 .*control"),
+        ("a,b\n1,2\n,4\n", r"bad\.csv: column 'a', row 1 .*inputs must be known"),
         ("a,b\n1,inf\n", r"column 'b', row 0 .*infinite"),
         ("a,b\n1,2\n3\n", "line 3 has 1 of 2 cells.*cut short"),
         ("a,b\n1,2\n3\n4,5\n", "line 3 has 1 of 2 cells"),
@@ -286,7 +286,7 @@ def test_a_workbook(tmp_path):
         head.to_excel(book, sheet_name="Data", header=False, index=False)
         frame.to_excel(book, sheet_name="More", index=False)
     with (
-        pytest.warns(UserWarning, match="'Data' was read, and 'More' left out"),
+        pytest.warns(UserWarning, match="'Data' was read, and 'More' ignored"),
         pytest.warns(UserWarning, match="Line 1 was skipped"),
     ):
         series = read(tmp_path / "b.xlsx", "level", "flow")

@@ -92,7 +92,7 @@ def test_a_split_that_leaves_a_part_empty_is_refused(at):
 def test_only_slices_without_a_step():
     with pytest.raises(TypeError, match=r"series\.y\[t\]"):
         example()[0]  # type: ignore[index]
-    with pytest.raises(ValueError, match="no step"):
+    with pytest.raises(ValueError, match="must not have a step"):
         example()[::2]
     with pytest.raises(ValueError, match="at least one row"):
         example()[3:]
@@ -224,7 +224,7 @@ def test_experiments_are_matched_by_name_unit_and_step():
     for changes, message in [
         ({"inputs": ["a", "c"]}, r"series 1 .*Missing: b; unknown: c \(nearest: b\)"),
         ({"outputs": "temperature", "units": {}}, "unknown: temperature"),
-        ({"units": {"level": "cm"}}, "'level' is in cm, and in m before"),
+        ({"units": {"level": "cm"}}, "'level' is in cm, but in m before"),
         ({"dt": 10.0}, "rows are 10 apart, but those of the training data 0.1"),
         (
             {"clock": Clock.of(pd.date_range("2024", periods=6)), "dt": None},

@@ -139,7 +139,7 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     np.testing.assert_allclose([one.process_noise for one in summary.training.outputs], expected)
     json.dumps(summary.to_dict(), allow_nan=False)
     assert summary.sampling.verdict == "poor"
-    assert "no R-hat: few draws" in str(summary)
+    assert "no R-hat: too few draws" in str(summary)
 
 
 def test_chains_with_models_of_their_own_are_judged_each_by_itself():

@@ -234,7 +234,7 @@ def test_a_sound_sampler_passes_and_independent_draws_have_none():
 @pytest.mark.parametrize(
     ("left", "level", "words"),
     [
-        ([0.0, 0.02], "good", "stays where"),
+        ([0.0, 0.02], "good", "stays in the region"),
         ([0.0, 0.2], "caution", "the paths that stayed inside"),
         ([0.2, 0.7], "problem", "Do not trust this forecast"),
         ([0.5, 1.0], "problem", "from step 2 on"),

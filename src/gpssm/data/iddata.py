@@ -75,9 +75,8 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
     if len(structs) != 1:
         names = ", ".join(name for name in variables if not name.startswith("__"))
         raise ValueError(
-            f"{path} holds {len(structs)} iddata structs, but only one can be read. {ADVICE}. To "
-            "read other variables, name the outputs, outputs=[...]; the file has "
-            f"{names or 'none'}"
+            f"{path} contains {len(structs)} iddata structs instead of one. {ADVICE}. To read "
+            f"other variables, name the outputs, outputs=[...]; the file has {names or 'none'}"
         )
     return structs[0]
 

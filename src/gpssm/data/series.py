@@ -404,8 +404,8 @@ def align_rows(rows: Any, like: Series) -> Series:
     for name, unit in series.units.items():
         if like.units.get(name, unit) != unit:
             raise ValueError(
-                f"{name!r} is in {unit}, but in {like.units[name]} in the training data: convert "
-                "one of them first"
+                f"{name!r} is in {unit}, but in {like.units[name]} before: convert one of them "
+                "first"
             )
     if like.axis is not None:
         like.axis.check_step(series.axis, len(series))
