@@ -75,7 +75,8 @@ def on_grid(times, y, u=None, **options):
 def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     times, y, u = [0.0, 4.0, 1.0, 1.0, 5.0], [0.0, 4.0, 1.0, 1.5, 5.0], [0.0, 4.0, 1.0, 1.0, 5.0]
     with pytest.warns(
-        UserWarning, match="1 row of 5 fell on the same grid point .* the first at 1, and were averaged"
+        UserWarning,
+        match="1 row of 5 fell on the same grid point .* the first at 1, and were averaged",
     ):
         held = on_grid(times, y, u)
     np.testing.assert_array_equal(held.y[:, 0], [0, 1.25, np.nan, np.nan, 4, 5])
@@ -182,7 +183,9 @@ def test_one_reading_of_day_and_month_is_taken_and_said():
     months = pd.date_range("2024-01-01", periods=12, freq="MS")
     texts = months.strftime("%d/%m/%Y")
     frame = pd.DataFrame({"y": np.arange(12.0), "when": texts})
-    with pytest.warns(UserWarning, match="month before the day, as 12 January 2024; .* 01 December 2024"):
+    with pytest.warns(
+        UserWarning, match="month before the day, as 12 January 2024; .* 01 December 2024"
+    ):
         series = Series.from_dataframe(frame, "y", time="when")
     assert series.dt == 86400
     series = Series.from_dataframe(frame, "y", time="when", dayfirst=True)

@@ -328,7 +328,9 @@ def test_a_constant_input_is_reported():
     rng = np.random.default_rng(0)
     u = np.stack([rng.normal(size=30), np.full(30, 2.5)], axis=1)
     series = Series(rng.normal(size=30), u, inputs=NAMES)
-    with pytest.warns(UserWarning, match="Input 'valve' is constant, 2.5: its effect cannot be learned"):
+    with pytest.warns(
+        UserWarning, match="Input 'valve' is constant, 2.5: its effect cannot be learned"
+    ):
         Dataset.of(series)
     other = dataclasses.replace(series, u=u + 1)
     assert Dataset.of([series, other]).input_range["valve"] == (2.5, 3.5)

@@ -151,7 +151,9 @@ def test_a_damaged_test_record_is_refused(stand_ins):
 
 def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
     monkeypatch.setenv("GPSSM_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"does not contain drive\.mat\. Put the file from https://"):
+    with pytest.raises(
+        FileNotFoundError, match=r"does not contain drive\.mat\. Put the file from https://"
+    ):
         load("drive-2")
 
 

@@ -251,7 +251,7 @@ def test_one_member_is_a_stack_too(posteriors):
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [([1.0], "one positive weight"), ([1.5, -0.5], "one positive"), ([0.5, 0.6], "add up to one")],
+    [([1.0], "one positive weight"), ([1.5, -0.5], "one positive"), ([0.5, 0.6], "sum to one")],
 )
 def test_weights_must_be_a_distribution(posteriors, weights, message):
     with pytest.raises(ValueError, match=message):
@@ -287,7 +287,7 @@ def test_saved_and_loaded_it_forecasts_the_same(even, tmp_path):
         stack.save(tmp_path / "stack.zip")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("a.txt", "text")
-    with pytest.raises(ValueError, match="not one that a stack was saved in"):
+    with pytest.raises(ValueError, match="not a saved stack"):
         gpssm.load(tmp_path / "other.zip")
 
 

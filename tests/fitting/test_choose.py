@@ -88,7 +88,7 @@ def test_the_best_of_the_table_is_what_was_fitted(compared):
     # By the chains of the candidate that was taken: 18 rows at either end, 6 of the first to find the state by.
     assert posterior.calibration.origins == 9 + 6
     shown = str(posterior.summary())
-    assert "Where it started" in shown
+    assert "Starts compared" in shown
     assert all(row["start"] in shown for row in table)
 
 

@@ -285,7 +285,7 @@ def test_noises_without_an_exact_conditional_are_optimised():
         ({"chunk": 0}, ValueError, "chunk must be a whole number"),
         ({"batching": "threads"}, ValueError, "batching must be one of auto, map, vmap, shard"),
         ({"progress": "loud"}, ValueError, "progress must be"),
-        ({"resume": True}, ValueError, "needs a folder"),
+        ({"resume": True}, ValueError, "needs the folder of the run"),
     ],
 )
 def test_mistakes_are_explained(settings, kind, message):
@@ -440,7 +440,5 @@ for number in range({fits}):
 
 
 def test_more_states_than_rows_are_refused():
-    with pytest.raises(
-        ValueError, match="state_dim=12 is too much to learn from 12 rows with outputs"
-    ):
+    with pytest.raises(ValueError, match="state_dim=12 is too large for 12 rows with outputs"):
         fit(small_series(12), method="ffvd", state_dim=12, progress=False)

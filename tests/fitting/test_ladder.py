@@ -243,4 +243,4 @@ def test_orders_come_from_the_council_and_a_simpler_one_is_tried_too():
 def test_more_states_than_rows_can_teach_leave_the_linear_models_and_a_note():
     fitted, messages = default_fit(make_series(lambda u: u, rows=24), state_dim=24)
     assert not isinstance(fitted, Posterior) or not fitted.learns
-    assert any("state_dim=24 is too much to learn" in message for message in messages)
+    assert any("state_dim=24 is too large for" in message for message in messages)

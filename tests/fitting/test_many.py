@@ -113,7 +113,7 @@ def test_mistakes_are_explained(tmp_path):
         gpssm.fit_many([make_series(20)])
     with pytest.raises(TypeError, match="state_dims"):
         fit_all(state_dims=2)
-    with pytest.raises(ValueError, match="takes no checkpoint"):
+    with pytest.raises(ValueError, match="does not support checkpoint"):
         fit_all(checkpoint=tmp_path)
     with pytest.raises(ValueError, match="jobs must be"):
         fit_all(jobs=0)

@@ -104,7 +104,7 @@ def spoil_middle(path):
 )
 def test_a_damaged_chunk_is_named(saved, spoil):
     spoil(saved.folder / "chunk-00000000.npz")
-    with pytest.raises(ValueError, match=r"chunk-00000000.npz is damaged or missing .*start anew"):
+    with pytest.raises(ValueError, match=r"chunk-00000000.npz is damaged or missing .*start again"):
         load(saved)
 
 

@@ -227,7 +227,7 @@ def test_from_end_to_end(tmp_path):
     size = posterior.model.state_dim + np.prod(posterior.model.weights_shape)
     assert later.learned.state.mean.shape[2:] == (size,)
     assert np.isfinite(later.forecast(u=np.ones((4, 1)), num_paths=15).paths).all()
-    with pytest.raises(ValueError, match="weights of each state's own"):
+    with pytest.raises(ValueError, match="separate weights for each state"):
         gpssm.fit(series, prior=posterior, progress=False)
     posterior.save(tmp_path / "coupled.nc")
     loaded = gpssm.load(tmp_path / "coupled.nc")
@@ -263,17 +263,17 @@ def test_bad_couplings_say_what_to_do():
     start = linear_fit(series, Spec(state_dim=2))
     for words, given in {
         "Known: none, shared, lmc": {"coupling": "all"},
-        "from 1 to as many as there are states, 2; got rank=3": {"coupling": "lmc", "rank": 3},
+        "between 1 and the number of states, 2; got rank=3": {"coupling": "lmc", "rank": 3},
         "got rank=None": {"coupling": "lmc"},
         "rank is the number of latent functions": {"coupling": "shared", "rank": 1},
-        "different inputs enter different transitions: take coupling='none'": {
+        "different arguments for different transitions: use coupling='none'": {
             "coupling": "shared",
             "wiring": "cascade",
         },
         "coupling='lmc' takes no wiring: take": {"coupling": "lmc", "rank": 1, "wiring": "cascade"},
-        "takes inducing points and a kernel by name": {"coupling": "shared", "basis": "hilbert"},
+        "needs inducing points and a kernel by name": {"coupling": "shared", "basis": "hilbert"},
     }.items():
         with pytest.raises((KeyError, ValueError), match=words):
             build_model(series, 2, 5, linear=start, **given)
-    with pytest.raises(ValueError, match="are sampled by `ffvd`"):
+    with pytest.raises(ValueError, match="are supported by `ffvd`"):
         gpssm.fit(series, method="prssm", state_dim=2, coupling="lmc", rank=1, progress=False)

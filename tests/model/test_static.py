@@ -115,7 +115,7 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     for words, given in {
         "the data have none": {"series": Series(series.y), "linear": None},
         "leave mean at 'linear'": {"mean": "zero"},
-        "takes inducing points and a kernel by name": {"basis": "hilbert"},
+        "needs inducing points and a kernel by name": {"basis": "hilbert"},
         "takes no wiring: take coupling='none'": {"wiring": "cascade"},
     }.items():
         with pytest.raises(ValueError, match=words):

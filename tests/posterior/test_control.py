@@ -62,5 +62,7 @@ def test_it_can_be_jitted_mapped_and_differentiated(rollout):
 
 
 def test_controls_of_another_shape_are_refused(rollout):
-    with pytest.raises(ValueError, match=r"u must have shape \(H, 1\), a row a step; got \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"u must have shape \(H, 1\), one row per step; got \(4, 2\)"
+    ):
         rollout(rollout.start, np.zeros((H, 2)))

@@ -104,8 +104,8 @@ def test_one_state_may_come_alone(posterior):
 @pytest.mark.parametrize(
     ("x", "u", "message"),
     [
-        (X[:, :1], U, r"x must have shape \(N, 2\), one state a row; got \(4, 1\)"),
-        (X, U[:2], "u must have a row for each of the 4 states; got 2"),
+        (X[:, :1], U, r"x must have shape \(N, 2\), one state per row; got \(4, 1\)"),
+        (X, U[:2], "u must have one row for each of the 4 states; got 2"),
         (X, None, "u must have 1 columns: u; got 0"),
         (X, np.zeros((4, 3)), "u must have 1 columns: u; got 3"),
     ],

@@ -325,7 +325,7 @@ def test_controls_go_by_name_and_set_the_horizon():
         (dict(u=CONTROLS, num_paths=0), "num_paths must be a whole number of at least 1, got 0"),
         (
             dict(u=CONTROLS, bounds=-1.0),
-            "bounds must be a positive number, or None for none; got -1",
+            "bounds must be a positive number or None; got -1",
         ),
         (dict(u=CONTROLS, index=2), "2 training series, counted from 0; got index 2"),
     ],
@@ -417,9 +417,9 @@ def test_a_slice_cuts_everything():
     assert make_forecast(moments=None, diagnostics=None)[:2].moments is None
     assert forecast[-2:].start == 60
     for wrong in (slice(None, None, 2), slice(5, 5)):
-        with pytest.raises(ValueError, match="must hold some and skip none"):
+        with pytest.raises(ValueError, match="must be contiguous and not empty"):
             forecast[wrong]
-    with pytest.raises(TypeError, match=r"takes slices, forecast\[a:b\]; got 3"):
+    with pytest.raises(TypeError, match=r"supports slices, forecast\[a:b\]; got 3"):
         forecast[3]
 
 
@@ -433,7 +433,7 @@ def test_scores_are_those_of_the_metrics():
     assert forecast.score(swapped, levels=(0.9,)) == expected
     with pytest.raises(
         ValueError,
-        match=r"12 steps and needs as many rows .* got 5. Cut the forecast, forecast\[:5\]",
+        match=r"12 steps and needs the same number .* got 5. Cut the forecast, forecast\[:5\]",
     ):
         forecast.score(actual[:5])
 
@@ -448,11 +448,11 @@ def test_rows_are_matched_by_time():
     np.testing.assert_array_equal(forecast.rows_of(rows.y), rows.y[:12])
     gaps = rows.to_dataframe().drop(index=dates[48])
     np.testing.assert_array_equal(forecast.rows_of(gaps), rows.y[50:62])
-    message = r"of 2024-04-02 03:00:00\+02:00 to .* have none at 2024-04-02 03:00:00\+02:00"
+    message = r"of 2024-04-02 03:00:00\+02:00 to .* have no entry at 2024-04-02 03:00:00\+02:00"
     for other in (rows[70:], rows[:40], gaps.iloc[60:]):
         with pytest.raises(ValueError, match=message):
             forecast.score(other)
-    with pytest.raises(ValueError, match=r"have none at 2024-04-02 13:00"):
+    with pytest.raises(ValueError, match=r"have no entry at 2024-04-02 13:00"):
         forecast.score(rows[:60])
     # Rows that are only counted by their sampling time have no time to match.
     counted = Series(rows.y, outputs=rows.outputs, dt=1.0)

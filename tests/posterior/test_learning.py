@@ -358,7 +358,7 @@ def test_draws_are_spread_over_several_forgettings(posterior):
 def test_what_cannot_be_is_refused(posterior):
     with pytest.raises(ValueError, match="forgetting must be"):
         posterior.learn(ROWS, forgetting=1.5)
-    with pytest.raises(ValueError, match="several, or 'auto'"):
+    with pytest.raises(ValueError, match="several such numbers, or 'auto'"):
         posterior.learn(ROWS, forgetting=[0.9, 0.0])
     with pytest.raises(ValueError, match="max_draws"):
         posterior.learn(ROWS, max_draws=0)

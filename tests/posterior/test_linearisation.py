@@ -147,7 +147,7 @@ def test_a_system_without_rest_says_so():
     ("asked", "message"),
     [
         ({"at": {"pump": 1.0}}, "an input of at must be one of u; got 'pump'"),
-        ({"at": 1.0, "row": 2}, "give one of them"),
+        ({"at": 1.0, "row": 2}, "pass only one of them"),
         ({"row": 99}, "has 5 rows, counted from 0; got row 99"),
         ({"at": ([1.0], [0.0])}, "needs a state of 2 numbers"),
         ({"at": [1.0, 2.0]}, "u must have 1 columns: u; got 2"),

@@ -273,7 +273,7 @@ def gaussian_of(output_dim, state_dim):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": kernel_of(2, 5)}, "kernel and basis take inputs of dimension 3"),
+        ({"kernel": kernel_of(2, 5)}, "kernel and basis need arguments of dimension 3"),
         ({"kernel": kernel_of(3, DZ)}, "parts of the model do not fit together"),
         ({"basis": LeadingPoints(jnp.zeros((NUM, DZ)))}, "parts of the model do not fit together"),
         (
@@ -282,7 +282,7 @@ def gaussian_of(output_dim, state_dim):
         ),
         (
             {"basis": InducingPoints(jnp.zeros((NUM, 2)))},
-            "With state_dim=2 and 1 controls, kernel and basis take",
+            "With state_dim=2 and 1 inputs, kernel and basis need",
         ),
         ({"mean": lambda x, u: x[:1]}, r"mean has shape \(1, 1\) at one state; expected \(1, 2\)"),
         (
@@ -309,7 +309,7 @@ def test_fourier_features_refuse_a_kernel_without_a_spectral_law(start):
 
 
 def test_start_of_another_dimension_is_refused(start):
-    with pytest.raises(ValueError, match="linear model with 2 states; state_dim=3"):
+    with pytest.raises(ValueError, match="linear model with 2 states, but state_dim=3"):
         build_model(SERIES, 3, NUM, linear=start)
 
 

@@ -155,12 +155,14 @@ def replaced(**given):
 
 
 BAD = {
-    r"outputs is a matrix of shape \(1, 2\)": replaced(outputs=[[1.0]]),
-    "into is the number of a state, 0 to 1": replaced(unknown=Unknown(speed, 2, AT)),
-    r"step gives the shape \(1,\); expected \(2,\)": replaced(step=lambda x, u, p: x[:1]),
+    r"outputs must be a matrix of shape \(1, 2\)": replaced(outputs=[[1.0]]),
+    "into must be the number of a state, 0 to 1": replaced(unknown=Unknown(speed, 2, AT)),
+    r"step returns the shape \(1,\); expected \(2,\)": replaced(step=lambda x, u, p: x[:1]),
     "step could not be called": replaced(step=lambda x, u, p: x * p["mass"]),
-    r"factor gives the shape \(2,\)": replaced(unknown=Unknown(speed, 1, AT, lambda x, u: x)),
-    r"states gives paths of the shapes \[\(121, 2\), \(51, 2\)\]": replaced(states=lambda y, u: y),
+    r"factor returns the shape \(2,\)": replaced(unknown=Unknown(speed, 1, AT, lambda x, u: x)),
+    r"states must return paths of shapes \[\(121, 2\), \(51, 2\)\]": replaced(
+        states=lambda y, u: y
+    ),
 }
 
 
@@ -177,5 +179,5 @@ def test_what_physics_says_itself_is_not_said_again(start):
         {"start": "em"},
         {"likelihood": "student-t"},
     ):
-        with pytest.raises(ValueError, match="physics says"):
+        with pytest.raises(ValueError, match="physics determines"):
             gpssm.fit(SERIES, physics=CART, progress=False, **given)

@@ -339,8 +339,7 @@ def start_names(spec: Spec, series: Sequence[Series]) -> list[str] | None:
         )
     if prepared and names != ["em"]:
         raise ValueError(
-            f"{type(spec.settings).__name__} has a start of its own: leave out "
-            f"start={spec.start!r}."
+            f"{type(spec.settings).__name__} has its own start: leave out start={spec.start!r}."
         )
     return names
 
@@ -439,7 +438,7 @@ def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> Sta
     expected = [path.shape for path in start.states]
     if shapes != expected:
         raise ValueError(
-            f"start takes states of shapes {expected}, (T+1, Dx) for each series; got {shapes}."
+            f"start must have states of shapes {expected}, (T+1, Dx) for each series; got {shapes}."
         )
     start = with_noise(start._replace(states=paths), spec.noise)
     start = start._replace(model=assign_roles(start.model, spec))
@@ -450,8 +449,8 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
     """The start that the user's physics describes."""
     if not isinstance(spec.physics, Physics):
         raise TypeError(
-            "physics is not stored in files: give it again, "
-            "gpssm.fit(data, spec=spec.replace(physics=...))."
+            "physics is not stored in files: pass it again, gpssm.fit(data, "
+            "spec=spec.replace(physics=...))."
         )
     standard = {
         "kernel": "se",
@@ -462,14 +461,14 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
     }
     if any(getattr(spec, name) != value for name, value in standard.items()):
         raise ValueError(
-            "physics says what the model is: leave out kernel, mean, basis, wiring and coupling."
+            "physics determines the model: leave out kernel, mean, basis, wiring and coupling."
         )
     names_start = isinstance(spec.start, str) and spec.start in ("auto", "shooting")
     if not names_start or spec.likelihood not in ("auto", "gaussian"):
         raise ValueError(
-            "physics says where its states start and how they are observed: leave out "
-            "likelihood, and start too, or take start='shooting' to fit its parameters and states "
-            "to windows of the data first."
+            "physics determines the starting states and the emission: leave out likelihood and "
+            "start, or use start='shooting' to fit parameters and states to windows of the data "
+            "first."
         )
     noise = candidate_noises(spec, False)[0]
     spec = spec.replace(likelihood="gaussian", noise=noise)
@@ -667,10 +666,9 @@ def compare_candidates(
     if all("failed" in rows[candidate] for candidate in first):
         reasons = {candidate.start: rows[candidate]["failed"] for candidate in first}
         raise RuntimeError(
-            "every candidate start failed on the reduced training sets by which starts are "
-            "compared. "
+            "every candidate start failed on the reduced training sets. "
             + " ".join(f"{name}: {reason}." for name, reason in reasons.items())
-            + " Name one, start='em', to have it tried on all rows"
+            + " Name a start, such as start='em', to use it on all rows"
         )
     best = trials.ranked()[0]
     quieter = [best.replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]

@@ -116,8 +116,7 @@ def fit_many(
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
     if runtime.checkpoint is not None:
         raise ValueError(
-            "fit_many takes no checkpoint, which is for one fit: give it a folder, in which it "
-            "saves whole fits"
+            "fit_many does not support checkpoint: pass folder, in which it saves each posterior"
         )
     runtime = runtime.replace(progress=False)
     failures: dict[str, Exception] = {}
@@ -168,8 +167,8 @@ def _collect(
                 failures[name] = result
             elif was_interrupted(result):
                 raise KeyboardInterrupt(
-                    f"Stopped while {name!r} was fitted. Posteriors in the folder are complete, if "
-                    "there is one: give the same arguments to continue."
+                    f"Stopped while {name!r} was fitted. If there is a folder, its posteriors are "
+                    "complete: pass the same arguments to continue."
                 )
             elif name in files:
                 result.save(files[name], overwrite=True)

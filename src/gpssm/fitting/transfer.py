@@ -209,19 +209,13 @@ def inherited_spec(spec: Spec) -> Spec:
         and not (name in INHERITED and same(getattr(spec, name), getattr(prior.spec, name)))
     ]
     if changed:
-        raise ValueError(
-            f"{', '.join(changed)} come with prior, in whose coordinates it was learned: leave out"
-        )
+        raise ValueError(f"{', '.join(changed)} are determined by prior: leave out")
     if spec.calibrate:
         raise ValueError(
-            "calibrate=True measures on fits of the fit's own rows: call posterior.calibrate() "
-            "afterwards"
+            "calibrate=True is not supported with prior: call posterior.calibrate() afterwards"
         )
     if type(spec.settings).prepare is not MethodSettings.prepare:
-        raise ValueError(
-            f"{type(spec.settings).__name__} makes its model from the data alone, and takes no "
-            "prior"
-        )
+        raise ValueError(f"{type(spec.settings).__name__} does not support a prior")
     return spec.replace(**{name: getattr(prior.spec, name) for name in INHERITED})
 
 
@@ -254,16 +248,17 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
         If it has no weights to hand on, or its rows are further apart or closer than these.
     """
     if not isinstance(prior, Posterior):
-        raise TypeError(f"prior must be a posterior, of fit or load; got {prior!r}")
+        raise TypeError(f"prior must be a posterior from fit or load; got {prior!r}")
     check_states(prior, "a prior")
     if prior.model.basis.shared:
         raise ValueError(
-            "prior must have weights of each state's own: fit it with coupling='none' or 'shared'"
+            "prior must have separate weights for each state: fit it with coupling='none' or "
+            "'shared'"
         )
     if not is_real(strength) or not 0 <= strength <= 1e6:
         raise ValueError(
-            "prior_strength must be a number from 0 (nothing) on, 1 for all it knows; got "
-            f"{strength!r}"
+            "prior_strength must be a number of at least 0, where 1 gives each row of the prior "
+            f"full weight; got {strength!r}"
         )
     if not prior.learns:
         raise ValueError(
@@ -275,7 +270,7 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
     for item in series:
         if item.dt and other.dt and abs(item.dt / other.dt - 1) > STEP:
             raise ValueError(
-                f"the series has a row every {item.dt:g}, the prior every {other.dt:g}, and what a "
-                "step does depends on it: resample one of them first (series.decimated)"
+                f"the series has a sampling time of {item.dt:g}, the prior of {other.dt:g}: "
+                "resample one of them first (series.decimated)"
             )
     return aligned

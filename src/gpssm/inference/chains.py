@@ -436,8 +436,9 @@ def _is_spread(batching: Batching, num_chains: int) -> bool:
     number = len(jax.devices())
     if batching == "shard" and num_chains % number:
         raise ValueError(
-            f"batching='shard' gives each of the {number} devices as many chains: "
-            f"num_chains={num_chains} is no multiple. Change num_chains, or take batching='auto'."
+            f"batching='shard' distributes chains evenly over {number} devices, but "
+            f"num_chains={num_chains} is not a multiple. Change num_chains, or use "
+            "batching='auto'."
         )
     return batching == "shard" or (batching == "auto" and number > 1 and num_chains % number == 0)
 

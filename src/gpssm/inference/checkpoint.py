@@ -58,9 +58,8 @@ class Checkpoint:
             return checkpoint
         if not resume:
             raise FileExistsError(
-                f"{folder} holds the checkpoint of an earlier run. Pass resume=True to continue "
-                "it, "
-                "or delete the folder or name another to start anew."
+                f"{folder} contains the checkpoint of an earlier run. Pass resume=True to "
+                "continue it, or delete the folder or name another one to start again."
             )
         try:
             stored = dict(json.loads(path.read_text()))
@@ -72,9 +71,9 @@ class Checkpoint:
                 f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different
             )
             raise ValueError(
-                f"{folder} holds the checkpoint of another run, with another "
-                f"{', '.join(different)} "
-                f"({pairs}). Give the arguments of that run to continue it, or name another folder."
+                f"{folder} contains the checkpoint of another run, with a different "
+                f"{', '.join(different)} ({pairs}). Pass the arguments of that run to continue "
+                "it, or name another folder."
             )
         return checkpoint
 
@@ -161,7 +160,6 @@ def _restore(like: Any, leaves: list[np.ndarray], path: Path, axes: slice) -> An
 
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(
-        f"The checkpoint file {path} is damaged or missing ({reason}). Put back a sound copy of "
-        "its "
-        "folder, or delete the folder and start anew."
+        f"The checkpoint file {path} is damaged or missing ({reason}). Restore an intact copy of "
+        "the folder, or delete it and start again."
     )

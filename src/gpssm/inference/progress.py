@@ -89,8 +89,8 @@ def check_progress(mode: Any) -> None:
     """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
         raise ValueError(
-            "progress must be True (a bar), 'plain' (a line a chunk) or False (silence), got "
-            f"{mode!r}."
+            "progress must be True (a bar), 'plain' (one line per chunk) or False (no output), "
+            f"got {mode!r}."
         )
 
 

@@ -85,11 +85,11 @@ class Runtime:
                 f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}."
             )
         if self.callback is not None and not callable(self.callback):
-            raise TypeError(f"callback is a function of a posterior; got {self.callback!r}.")
+            raise TypeError(f"callback must be a function of a posterior; got {self.callback!r}.")
         if self.checkpoint is not None:
             check_path(self.checkpoint)
         if self.resume and self.checkpoint is None:
-            raise ValueError("resume=True needs a folder to resume from: checkpoint='...'.")
+            raise ValueError("resume=True needs the folder of the run: checkpoint='...'.")
 
     def replace(self, **changes: Any) -> Self:
         """Return the runtime with other values."""
@@ -230,9 +230,8 @@ class Loop:
         except OSError as error:
             self.notes.append(
                 f"No checkpoint could be written to {self.checkpoint.folder} after iteration "
-                f"{self.iterations(self.blocks_done)} ({error}). The run went on without; free "
-                "some "
-                "space, or name another folder, for the next one."
+                f"{self.iterations(self.blocks_done)} ({error}). The run continued without it. "
+                "Free some space or name another folder for the next run."
             )
             self.checkpoint = None
 
@@ -242,25 +241,21 @@ class Loop:
             raise RuntimeError(
                 "The log target is not finite in any chain at iteration "
                 f"{self.iterations(self.blocks_done)}. Either the start is impossible under the "
-                "model "
-                "(look for outliers, and at parts you gave yourself), or the transition has run "
-                "away: "
-                "try a smaller state_dim, mean='linear', or a smaller learning_rate."
+                "model (check for outliers and user-defined parts), or the transition has "
+                "diverged: try a smaller state_dim, mean='linear', or a smaller learning_rate."
             )
 
     def _note_interruption(self) -> None:
         """Note that draws are missing; without any draw, raise the interruption."""
         done = self.iterations(self.blocks_done)
         message = f"Stopped after {done} of {self.total} iterations"
-        advice = "Give the same arguments with resume=True to continue."
+        advice = "Pass the same arguments with resume=True to continue."
         if self.checkpoint is None:
-            advice = "To be able to continue a run, give it a folder: checkpoint='...'."
+            advice = "To make a run resumable, pass a folder: checkpoint='...'."
         num_draws = self.blocks_done - self.settings.num_warmup
         if num_draws <= 0:
-            raise KeyboardInterrupt(
-                f"{message}, in the warm-up: nothing has been drawn yet. {advice}"
-            )
-        self.notes.append(f"{message}: {num_draws} draws a chain were kept. {advice}")
+            raise KeyboardInterrupt(f"{message}, in the warm-up: there are no draws yet. {advice}")
+        self.notes.append(f"{message}: {num_draws} draws per chain were kept. {advice}")
 
     def _status(self, info: Info) -> Status:
         """Return the status of the run after a chunk with these diagnostics."""

@@ -203,7 +203,7 @@ class MethodSettings:
     def build(self, model: GPSSM, states: States) -> Method:
         """Return the sampler for a model, started at these states."""
         raise TypeError(
-            f"{type(self).__name__} is not a method: take one from gpssm.methods.METHODS."
+            f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
         )
 
 

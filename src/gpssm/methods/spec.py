@@ -167,8 +167,8 @@ class Spec:
             self.method, Auto | FFVD | Quick | Mapping
         ):
             raise ValueError(
-                "functions that share their weights are sampled by `ffvd` and `quick`: take "
-                "coupling='shared', or 'none'."
+                "functions that share weights are supported by `ffvd` and `quick` only: use "
+                "coupling='shared' or 'none'."
             )
         if callable(self.mean) and not isinstance(self.mean, Mean):
             object.__setattr__(self, "mean", Function(self.mean))
@@ -283,15 +283,12 @@ class Spec:
         observed = sum(int(np.isfinite(item.y).any(1).sum()) for item in series)
         if state_dim >= observed:
             raise ValueError(
-                f"state_dim={state_dim} is too much to learn from {count(observed, 'row')} with "
-                "outputs: take fewer, or more rows, or the posterior of a similar system as prior."
+                f"state_dim={state_dim} is too large for {count(observed, 'row')} with outputs: "
+                "use fewer states, more rows, or the posterior of a similar system as prior."
             )
         wiring = make_wiring(self.wiring, state_dim, series[0].input_dim, series[0].output_dim)
         if wiring is not None and wiring.measured and _matches(self.learn, OUTPUT_MAP):
-            raise ValueError(
-                "the wiring says which states are outputs, so that the output map is known: drop "
-                "it from learn."
-            )
+            raise ValueError("the wiring determines the output map: drop it from learn.")
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
     def order_of(self, series: Sequence[Series]) -> int:
@@ -377,13 +374,13 @@ def _check_parts(spec: Spec) -> None:
     }
     for name, kind in kinds.items():
         if not isinstance(value := getattr(spec, name), kind):
-            raise TypeError(f"{name} must be a name, or one that was made; got {value!r}")
+            raise TypeError(f"{name} must be a name or an object; got {value!r}")
     if not isinstance(spec.mean, str | Mean) and not callable(spec.mean):
         raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
     for name, choices in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
         if isinstance(value := getattr(spec, name), str) and value not in choices:
             raise KeyError(
-                f"Unknown {name} {value!r}. Known: {', '.join(choices)}; or pass one of your own."
+                f"Unknown {name} {value!r}. Known: {', '.join(choices)}; or pass an object."
             )
     if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
         raise KeyError(
@@ -396,7 +393,7 @@ def _check_parts(spec: Spec) -> None:
         )
     if not isinstance(spec.start, str) and not len(spec.start):
         raise ValueError(
-            "start is empty: take a name, several of them, or a path of states for each series."
+            "start is empty: pass a name, several names, or a path of states for each series."
         )
     if (
         isinstance(spec.start, str)
@@ -404,7 +401,7 @@ def _check_parts(spec: Spec) -> None:
         and spec.physics is None
         and spec.prior is None
     ):
-        raise KeyError("start='shooting' begins at the states of physics; there is none.")
+        raise KeyError("start='shooting' needs physics, but there is none.")
     regimes = get_args(NoiseRegime)
     named = isinstance(spec.noise, str) and spec.noise in ("auto", *regimes)
     if not named and not (is_real(spec.noise) and 0 < spec.noise < 1e300):
@@ -412,7 +409,7 @@ def _check_parts(spec: Spec) -> None:
             f"noise must be auto, {', '.join(regimes)}, or a positive number; got {spec.noise!r}."
         )
     if spec.physics is not None and not isinstance(spec.physics, Physics | str):
-        raise TypeError(f"physics is a gpssm.Physics, got {spec.physics!r}.")
+        raise TypeError(f"physics must be a gpssm.Physics, got {spec.physics!r}.")
 
 
 def _check_roles(spec: Spec) -> None:

@@ -73,8 +73,7 @@ class Wiring:
         for row, column in pairs["integrators"]:
             if row == column:
                 raise ValueError(
-                    f"integrators: state {row} cannot sum itself up; name the column that it sums "
-                    "up."
+                    f"integrators: state {row} cannot integrate itself; name another column."
                 )
             matrix[row] = False
             matrix[row, [row, column]] = True
@@ -84,8 +83,7 @@ class Wiring:
         rows = [row for what in ("integrators", "delays") for row, _ in pairs[what]]
         if twice := {row for row in rows if rows.count(row) > 1}:
             raise ValueError(
-                f"state {min(twice)} is said twice what it is: name it once, as integrator or as "
-                "delay."
+                f"state {min(twice)} is named twice: name it once, as integrator or as delay."
             )
         held = dict(pairs["delays"])
         for row in held:
@@ -94,14 +92,13 @@ class Wiring:
                 source = held[source]
             if source == row:
                 raise ValueError(
-                    f"the delays go round in a circle through state {row}: one of them must hold "
-                    "another."
+                    f"the delays form a cycle through state {row}: a delay must hold a state "
+                    "or input outside the cycle."
                 )
         if empty := np.flatnonzero(~matrix.any(1)).tolist():
             raise ValueError(
                 f"nothing enters the transition of state {empty[0]}: its row of the wiring is all "
-                "false. Let one state "
-                "or control enter, or leave the state out."
+                "false. Let a state or input enter, or drop the state."
             )
         object.__setattr__(self, "enters", tuple(tuple(map(bool, row)) for row in matrix))
         object.__setattr__(self, "sparse", bool(sparse))
@@ -150,7 +147,7 @@ class Wiring:
             f"x{d + 1} from {', '.join(itertools.compress(columns, row))}{kinds.get(d, '')}"
             for d, row in enumerate(self.enters)
         ]
-        return "; ".join([*rows, *(["to be thinned out"] if self.sparse else [])])
+        return "; ".join([*rows, *(["to be pruned"] if self.sparse else [])])
 
 
 def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> Wiring | None:
@@ -173,12 +170,10 @@ def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> W
         wiring = spec if isinstance(spec, Wiring) else Wiring(spec)
     if (wiring.state_dim, wiring.input_dim) != (state_dim, input_dim):
         raise ValueError(
-            f"the wiring is of {wiring.state_dim} states and {wiring.input_dim} controls (rows are "
-            "states, columns "
-            f"states and then controls); the model has {state_dim} states and the data {input_dim} "
-            "controls. Pass "
-            f"state_dim={wiring.state_dim}, or a matrix of shape ({state_dim}, "
-            f"{state_dim + input_dim})."
+            f"the wiring has {wiring.state_dim} states and {wiring.input_dim} inputs (rows are "
+            f"states, columns are states and then inputs), but the model has {state_dim} states "
+            f"and the data have {input_dim} inputs. Pass state_dim={wiring.state_dim}, or a "
+            f"matrix of shape ({state_dim}, {state_dim + input_dim})."
         )
     if beyond := [output for _, output in wiring.measured if output >= output_dim]:
         raise ValueError(f"measured names output {beyond[0]}, counted from 0, of {output_dim}.")
@@ -201,8 +196,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         first = np.arange(states)[:, None] == np.zeros(inputs)
         if outputs > states:
             raise ValueError(
-                f"a cascade of {states} states has no {outputs} outputs: take state_dim={outputs} "
-                "or more."
+                f"a cascade of {states} states cannot have {outputs} outputs: use "
+                f"state_dim={outputs} or more."
             )
         return Wiring(
             np.hstack([enters, first]), measured={states - outputs + k: k for k in range(outputs)}
@@ -216,8 +211,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
                 else f"state_dim a multiple of {outputs}, {2 * outputs} or more"
             )
             raise ValueError(
-                f"wiring={name!r} has a chain for each of the {outputs} outputs: take {wanted}, "
-                f"not {states}."
+                f"wiring={name!r} has a chain for each of the {outputs} outputs: use {wanted} "
+                f"instead of {states}."
             )
         # Chains one after the other: position, speed, ... of the first output, then of the second.
         heads = {output * length: output for output in range(outputs)}
@@ -226,10 +221,9 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
     if name == "sparse":
         if states != outputs:
             raise ValueError(
-                "what enters which can only be found where states mean something: wiring='sparse' "
-                "has the outputs as "
-                f"states. Take state_dim={outputs}, or Wiring(..., measured=..., sparse=True) with "
-                "what you know."
+                "wiring='sparse' needs the outputs as states, because a structure can only be "
+                f"learned for states with a meaning. Use state_dim={outputs}, or Wiring(..., "
+                "measured=..., sparse=True)."
             )
         itself = {state: state for state in range(states)}
         return Wiring(np.ones((states, states + inputs), bool), measured=itself, sparse=True)
@@ -237,10 +231,9 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         line, rest = int(delay[1]), states - int(delay[1]) * inputs
         if not inputs or line < 1 or rest < 1:
             raise ValueError(
-                f"wiring={name!r} has {line} states for each of {inputs} controls, and needs one "
-                "more at least: take "
-                f"state_dim={line * max(inputs, 1) + 1} or "
-                f"more{'' if inputs else ', and data with a control'}."
+                f"wiring={name!r} has {line} states for each of {inputs} inputs, and needs at "
+                f"least one more: use state_dim={line * max(inputs, 1) + 1} or "
+                f"more{'' if inputs else ', and data with an input'}."
             )
         held = {
             line * control + step: line * control + step - 1 if step else states + control
@@ -253,7 +246,7 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         return Wiring(enters, delays=held)
     raise KeyError(
         f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states "
-        "+ controls)."
+        "+ inputs)."
     )
 
 
@@ -261,18 +254,14 @@ def _matrix(enters: Any) -> Bool[np.ndarray, "Dx Dz"]:
     try:
         matrix = np.array(enters, float)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"a wiring is a matrix of true and false, or a name; got {enters!r}."
-        ) from None
+        raise TypeError(f"wiring must be a boolean matrix or a name; got {enters!r}.") from None
     if matrix.ndim != 2 or matrix.shape[0] < 1 or matrix.shape[1] < matrix.shape[0]:
         raise ValueError(
-            "a wiring has a row a state and a column a state and control; got the shape "
+            "a wiring needs one row per state and one column per state and input; got the shape "
             f"{matrix.shape}."
         )
     if not np.isin(matrix, (0.0, 1.0)).all():
-        raise ValueError(
-            "a wiring is made of true and false, or 1 and 0: it says what enters, not how much."
-        )
+        raise ValueError("a wiring must contain only true and false, or 1 and 0.")
     return matrix.astype(bool)
 
 
@@ -281,7 +270,7 @@ def _pairs(what: str, values: Any, shape: tuple[int, ...]) -> Pairs:
         pairs = sorted((int(row), int(column)) for row, column in dict(values).items())
     except (TypeError, ValueError):
         raise TypeError(
-            f"{what} are pairs of numbers by state, as {{0: 1}}; got {values!r}."
+            f"{what} must map states to columns, such as {{0: 1}}; got {values!r}."
         ) from None
     for row, column in pairs:
         if not (0 <= row < shape[0] and column >= 0 and (what == "measured" or column < shape[1])):

@@ -157,7 +157,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
     settled = np.flatnonzero(effective >= FEWEST)
     if not settled.size:
-        raise ValueError(f"calibrate found too few outputs to forecast in {rows}: give more rows")
+        raise ValueError(f"too few outputs for calibration in {rows}: pass more rows")
     horizon = int(settled[-1]) + 1
     columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
     covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]

@@ -336,8 +336,8 @@ def _experiment_clock(
         return clock
     if complaint:
         advice = (
-            "They are taken to follow; give new_experiment=True if they do not, or put missing "
-            "rows in as NaN"
+            "They are assumed to follow; pass new_experiment=True if they do not, or insert "
+            "missing rows as NaN"
         )
         warnings.warn(complaint + advice, stacklevel=5)
     return None if rows is None or rows.clock is None else rows.clock.shifted(-before)

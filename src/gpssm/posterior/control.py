@@ -107,16 +107,16 @@ class Rollout(eqx.Module):
         traced = isinstance(u, jax.core.Tracer)  # type: ignore[attr-defined]
         if traced and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
-                "a rollout computes in float64, and what is traced here has 32 bits: work inside "
-                "`with jax.enable_x64(True):`, or call "
-                'jax.config.update("jax_enable_x64", True) first'
+                "a rollout computes in float64, but the arguments have 32 bits: work inside "
+                '`with jax.enable_x64(True):`, or call jax.config.update("jax_enable_x64", '
+                "True) first"
             )
         with jax.enable_x64(True):
             mean, std = self.input_scale
             inputs = jnp.asarray(u, mean.dtype)
             if inputs.ndim != 2 or inputs.shape[1] != len(mean):
                 raise ValueError(
-                    f"u must have shape (H, {len(mean)}), a row a step; got {inputs.shape}"
+                    f"u must have shape (H, {len(mean)}), one row per step; got {inputs.shape}"
                 )
             scaled = (arriving(inputs, self.delay, start.past) - mean[None]) / std[None]
             ensemble = self.ensemble.scaled(start.scale)

@@ -110,7 +110,7 @@ def restore(
         wanted = ", ".join(f"{name!r}: ..." for name in missing)
         former = "; ".join(f"{name} was {was}" for name, was in missing.items())
         raise NotAsSaved(
-            f"A user's own functions are not stored ({former}). Pass them: parts={{{wanted}}}."
+            f"User-defined functions are not stored ({former}). Pass them: parts={{{wanted}}}."
         )
 
     def visit(description: Any) -> Any:

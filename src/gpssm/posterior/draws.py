@@ -231,7 +231,7 @@ def check_states(posterior: "Posterior", purpose: str) -> None:
     if posterior.dataset.first_states:
         rows = max(len(series) for series in posterior.dataset.with_states().experiments)
         raise ValueError(
-            f"{purpose} needs the states of all training rows, and of this long record those of "
-            f"the last {rows} were kept. Fit with keep_states='all', or take "
-            "gpssm.analysis.stored_rows(posterior), which has these rows alone."
+            f"{purpose} needs the states of all training rows, but only those of the last {rows} "
+            "were stored. Fit with keep_states='all', or use "
+            "gpssm.analysis.stored_rows(posterior), which has only these rows."
         )

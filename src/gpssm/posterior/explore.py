@@ -208,7 +208,8 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
     points = jnp.asarray(features.reshape(features.shape[0] if features.ndim else 1, -1))
     if points.shape[1] != basis.locations.shape[1] or not np.isfinite(features).all():
         raise ValueError(
-            f"values are finite, of shape (N, {basis.locations.shape[1]}); got {features.shape}."
+            f"values must be finite, of shape (N, {basis.locations.shape[1]}); got "
+            f"{features.shape}."
         )
     moments = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
     scale = kernel.state_scale[kernel.into]
@@ -230,14 +231,14 @@ def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inpu
     states = states.T if single else states
     dim = posterior.model.state_dim
     if not states.size or states.shape[1] != dim:
-        raise ValueError(f"x must have shape (N, {dim}), one state a row; got {states.shape}")
+        raise ValueError(f"x must have shape (N, {dim}), one state per row; got {states.shape}")
     if not (np.abs(states) < FAR).all():
-        raise ValueError(f"x must be finite, and where there could be states; got {x!r}")
+        raise ValueError(f"x must be finite and in a plausible range; got {x!r}")
     if u is None:
         u = np.zeros((len(states), 0))
     u = align_columns(np.atleast_2d(u) if single else u, posterior.dataset.inputs, "u")
     if len(u) != len(states):
-        raise ValueError(f"u must have a row for each of the {len(states)} states; got {len(u)}")
+        raise ValueError(f"u must have one row for each of the {len(states)} states; got {len(u)}")
     if not np.isfinite(u).all():
         raise ValueError("u must be finite: it has NaN or infinite values")
     return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(u))

@@ -410,8 +410,8 @@ class Forecast:
             return values[self._rows_at(times)]
         if len(values) < self.horizon:
             raise ValueError(
-                f"the forecast has {self.horizon} steps and needs as many rows of what happened; "
-                f"got {len(values)}. Cut the forecast, forecast[:{len(values)}], or give more rows"
+                f"the forecast has {self.horizon} steps and needs the same number of actual rows; "
+                f"got {len(values)}. Cut the forecast, forecast[:{len(values)}], or pass more rows"
             )
         return values[: self.horizon]
 
@@ -426,23 +426,23 @@ class Forecast:
             first = int(np.argmax(missing))
             last = self.start + self.horizon - 1
             raise ValueError(
-                f"the forecast is of {self.clock.show(self.start)} to {self.clock.show(last)}, and "
-                f"the rows given, of {times.show(0)} to {times.show(-1)}, have none at "
-                f"{self.clock.show(self.start + first)}. Give the rows at the times of the "
-                "forecast, cut it, forecast[a:b], or give an array to go by position"
+                f"the forecast is of {self.clock.show(self.start)} to {self.clock.show(last)}, "
+                f"but the rows, of {times.show(0)} to {times.show(-1)}, have no entry at "
+                f"{self.clock.show(self.start + first)}. Pass the rows at the times of the "
+                "forecast, cut it, forecast[a:b], or pass an array to match by position"
             )
         return rows
 
     def __getitem__(self, rows: slice) -> Self:
         if not isinstance(rows, slice):
             raise TypeError(
-                f"a Forecast takes slices, forecast[a:b]; got {rows!r}. For one step use "
+                f"a Forecast supports slices, forecast[a:b]; got {rows!r}. For a single step use "
                 ".paths[:, t]"
             )
         first, stop, step = rows.indices(self.horizon)
         if step != 1 or first >= stop:
             raise ValueError(
-                f"a slice of the {self.horizon} steps must hold some and skip none; got {rows}"
+                f"a slice of the {self.horizon} steps must be contiguous and not empty; got {rows}"
             )
         steps = slice(first, stop)
         diagnostics = self.diagnostics
@@ -538,7 +538,7 @@ def forecast(
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
     clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
     if clock is not None and (complaint := clock.complaint("the inputs", u, start)):
-        warnings.warn(complaint + "They are taken as those of the steps ahead", stacklevel=3)
+        warnings.warn(complaint + "They are used for the steps ahead", stacklevel=3)
     draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
     scale = forecast_scale(current, draws)
@@ -566,7 +566,7 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     check_whole("num_paths", num_paths, 1)
     check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
-        raise ValueError(f"bounds must be a positive number, or None for none; got {bounds!r}")
+        raise ValueError(f"bounds must be a positive number or None; got {bounds!r}")
 
 
 def warn_of_paths(forecast: Forecast) -> None:
@@ -603,8 +603,7 @@ def widened(
         raise TypeError(f"calibrated is True, False or None; got {calibrated!r}")
     if calibrated and calibration is None:
         raise ValueError(
-            "calibrated=True needs a posterior that was calibrated: "
-            "posterior = posterior.calibrate()"
+            "calibrated=True needs a calibrated posterior: posterior = posterior.calibrate()"
         )
     if calibration is None or calibrated is False:
         return forecast

@@ -347,8 +347,8 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     valid = rates and all(is_real(rate) and 0 < rate <= 1 for rate in rates)
     if not (forgetting is None or valid or (isinstance(forgetting, str) and forgetting == "auto")):
         raise ValueError(
-            "forgetting must be a number above 0 and at most 1, several, or 'auto'; got "
-            f"{forgetting!r}"
+            "forgetting must be a number above 0 and at most 1, several such numbers, or 'auto'; "
+            f"got {forgetting!r}"
         )
     size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
     count = min(int(max_draws), posterior.num_chains * posterior.num_draws)

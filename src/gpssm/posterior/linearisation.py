@@ -187,9 +187,7 @@ class Linearisation:
         check_whole("n", n, 1)
         self._check_inputs()
         if n > MOST_STEPS:
-            raise ValueError(
-                f"a response has at most {MOST_STEPS} rows, by which all has settled; got n={n}"
-            )
+            raise ValueError(f"a response has at most {MOST_STEPS} rows; got n={n}")
         response = np.zeros((len(self.A), n, *self.D.shape[1:]))
         state = self.B
         response[:, 0] = self.D
@@ -297,8 +295,7 @@ class Linearisation:
     def _check_inputs(self) -> None:
         if not self.inputs:
             raise ValueError(
-                "the model has no inputs, and so no response to them; see .poles for its own "
-                "dynamics"
+                "the model has no inputs and therefore no responses; see .poles for its dynamics"
             )
 
 
@@ -375,7 +372,7 @@ def linearise(
     series = posterior.dataset.experiment(index)
     if row is not None:
         if at is not None:
-            raise ValueError("at and row both name an operating point: give one of them")
+            raise ValueError("at and row both name an operating point: pass only one of them")
         if not is_whole(row) or not -len(series) <= row < len(series):
             raise IndexError(
                 f"training series {index} has {len(series)} rows, counted from 0; got row {row}"
@@ -396,9 +393,9 @@ def linearise(
     settled = np.isfinite(local.x[:, 0]).all(-1)
     if not settled.any():
         raise ValueError(
-            "no draw has an equilibrium at these inputs where it has seen data: the system may "
-            "integrate, drift or swing. Linearise at a row of the training data, row=..., or at a "
-            "state of your own, at=(x, u)"
+            "no draw has an equilibrium near the data at these inputs: the system may integrate, "
+            "drift or oscillate. Linearise at a row of the training data, row=..., or at a given "
+            "state, at=(x, u)"
         )
     A, B, C, D, x, y, _ = (part[settled, 0] for part in local)
     seconds = series.axis is not None and series.axis.dates
@@ -440,7 +437,7 @@ def static_gain(
     posterior = stored_rows(posterior)
     series = posterior.dataset.experiments[0]
     if not series.inputs:
-        raise ValueError("the model has no inputs, and so no static gain")
+        raise ValueError("the model has no inputs and therefore no static gain")
     input = series.inputs[0] if input is None else input
     check_choice("input", input, series.inputs)
     column = series.inputs.index(input)

@@ -248,8 +248,8 @@ def numpy_expression(eqn: Any, operands: list[str]) -> str:
     name = eqn.primitive.name
     if name not in NUMPY or (name == "select_n" and len(operands) != 3):
         raise TypeError(
-            f"the model's step uses {name}, which has no counterpart in NumPy or CasADi: a mean, "
-            "link or kernel of your own does that. Use posterior.rollout() instead, which needs "
-            "JAX."
+            f"the model's step uses {name}, which has no counterpart in NumPy or CasADi and comes "
+            "from a user-defined mean, link or kernel. Use posterior.rollout() instead, which "
+            "needs JAX."
         )
     return NUMPY[name].format(*operands, operands=", ".join(operands), **eqn.params)

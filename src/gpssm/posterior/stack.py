@@ -123,7 +123,7 @@ class Stack:
                 f"{list(members)}"
             )
         if not np.isclose(values.sum(), 1):
-            raise ValueError(f"weights must add up to one; got {values.tolist()}")
+            raise ValueError(f"weights must sum to one; got {values.tolist()}")
         columns = {
             name: (member.dataset.outputs, member.dataset.inputs)
             for name, member in members.items()
@@ -147,7 +147,7 @@ class Stack:
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(Posterior, name) or name in Posterior.__dataclass_fields__:
                 raise AttributeError(
-                    f"a Stack has no {name!r}, which belongs to a single model. Take that of a "
+                    f"a Stack has no {name!r}, which belongs to a single model. Use that of a "
                     f"member: stack.members[{next(iter(self.members))!r}].{name}"
                 )
             raise AttributeError(f"'Stack' object has no attribute {name!r}")
@@ -525,8 +525,7 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
             with zipfile.ZipFile(path) as archive:
                 if CONTENTS not in archive.namelist():
                     raise NotAsSaved(
-                        f"{path} is a zip file, but not one that a stack was saved in: it has no "
-                        f"{CONTENTS}."
+                        f"{path} is a zip file, but not a saved stack: it has no {CONTENTS}."
                     )
                 contents = json.loads(archive.read(CONTENTS))
                 if contents.pop("checksum") != digest(to_json(contents)):
@@ -545,7 +544,7 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
         except Exception as error:  # which one depends on where the damage is
             reason = str(error).replace(f"{folder}/", "")
             raise ValueError(
-                f"{path} is damaged ({reason}). Take a sound copy, or stack and save again."
+                f"{path} is damaged ({reason}). Use an intact copy, or stack and save again."
             ) from error
     return dataclasses.replace(stack, calibration=calibration)
 
@@ -663,9 +662,7 @@ class HeldOutScores(NamedTuple):
                     losses.append(metrics.crps(paths, y, scale=spread))
                     forecasts.append(rolling)
         if not densities:
-            raise ValueError(
-                "no output was observed in the rows that members are weighed by: give others"
-            )
+            raise ValueError("no output was observed in the rows for the weights: pass other rows")
         rows = sum(len(part) for fold in folds for part in fold.rest.values())
         return cls(np.concatenate(densities), np.array(losses), rows, tuple(forecasts))
 
@@ -688,7 +685,7 @@ def mixture_calibration(
         parts = [part.forecast.thinned(number) for part, number in zip(rolling, paths, strict=True)]
         factors = needed_factors(Forecast.join(parts), rolling[0].rows.y)
         needed.append(Needed(factors[None], rolling[0].spacing))
-    rows = f"{scores[0].rows} training rows, held out of fits without them"
+    rows = f"{scores[0].rows} held-out training rows"
     return estimate(needed, rows)
 
 

@@ -155,7 +155,7 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
     """
     if not (parts is None or isinstance(parts, Mapping)):
         raise TypeError(
-            f"parts are the user's own functions by dotted name, as a dictionary; got {parts!r}"
+            f"parts must be a dictionary of user-defined functions by dotted name; got {parts!r}"
         )
     path = check_path(path)
     try:
@@ -251,7 +251,7 @@ def from_tree(
         chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
         warnings.warn(
             f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain {chains}; "
-            "posterior.thinned(chain=k) takes one chain alone",
+            "posterior.thinned(chain=k) selects a single chain",
             stacklevel=4,
         )
     return fields
@@ -420,7 +420,7 @@ def _damage(
 
 
 def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} is damaged ({reason}). Take a sound copy, or fit and save again.")
+    return ValueError(f"{path} is damaged ({reason}). Use an intact copy, or fit and save again.")
 
 
 def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:

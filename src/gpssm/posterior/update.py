@@ -111,8 +111,8 @@ def update(
     check_states(posterior, "update")
     if posterior.current is not None and not new_experiment:
         raise ValueError(
-            "this posterior has been conditioned on rows that it has not learned from: update the "
-            "one from before `condition`, with all rows since its training data"
+            "this posterior has been conditioned on rows that it has not learned from: update "
+            "the posterior before `condition`, with all rows since its training data"
         )
     seed = posterior.seed + 1 if seed is None else check_seed(seed)
     check_flag("new_experiment", new_experiment)
@@ -158,13 +158,12 @@ def _method(
     spec = posterior.spec
     if not isinstance(spec.method, MethodSettings):
         raise ValueError(
-            f"update runs the fit's own method, one of {', '.join(METHODS)}; this was "
+            f"update needs the method of the fit, one of {', '.join(METHODS)}; this was "
             f"{spec.method_name!r}"
         )
     if not spec.settings.learns:
         raise ValueError(
-            f"{spec.method_name!r} finds its parameters before it samples: fit it again, to the "
-            "old and new data"
+            f"{spec.method_name!r} cannot be updated: fit it again to the old and new data"
         )
     num_warmup = spec.settings.num_warmup // 2 if num_warmup is None else num_warmup
     return spec.replace(num_warmup=num_warmup, num_draws=num_draws).settings

@@ -88,16 +88,14 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     num_outputs = linear.model.C.shape[0]
     if state_dim != spec.state_dim:
         raise ValueError(
-            f"The start has a linear model with {state_dim} states; state_dim={spec.state_dim} "
-            "asked."
+            f"The start has a linear model with {state_dim} states, but "
+            f"state_dim={spec.state_dim} was requested."
         )
     wiring = make_wiring(spec.wiring, state_dim, dim - state_dim, num_outputs)
     if spec.coupling != "none" or spec.rank is not None:
         _check_coupling(spec, state_dim, dim, wiring)
     if wiring is not None and (spec.basis == "hilbert" or isinstance(spec.basis, Hilbert)):
-        raise ValueError(
-            "a Hilbert basis sees all of its box and takes no wiring: take 'inducing' or 'fourier'."
-        )
+        raise ValueError("the Hilbert basis does not support wiring: use 'inducing' or 'fourier'.")
     curved = spec.coupling == "hammerstein-monotone"
     kernel = _build_kernel(spec, wiring, linear, key)
     basis = _build_basis(spec, kernel, curved, linear, slack, key)
@@ -158,10 +156,9 @@ def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
     rows = {row for row in wiring.mask if any(row)}
     if len(rows) != 1:
         raise ValueError(
-            "coupling='shared' is one kernel, and the wiring lets different inputs enter different "
-            "transitions: "
-            "take coupling='none', or let the same states and controls enter every transition that "
-            "is learned."
+            "coupling='shared' uses one kernel, but the wiring has different arguments for "
+            "different transitions: use coupling='none', or the same arguments for all learned "
+            "transitions."
         )
     silent = None if all(wiring.learned) else tuple(not learned for learned in wiring.learned)
     return dataclasses.replace(kernel, inner=Masked(kernel.inner, tuple(rows)), silent=silent)
@@ -222,26 +219,22 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
         or not 1 <= rank <= state_dim
     ):
         raise ValueError(
-            "coupling='lmc' mixes rank latent functions, from 1 to as many as there are states, "
-            f"{state_dim}; got "
-            f"rank={rank!r}."
+            "rank, the number of latent functions of coupling='lmc', must lie between 1 and the "
+            f"number of states, {state_dim}; got rank={rank!r}."
         )
     if coupling.startswith("hammerstein") and dim == state_dim:
-        raise ValueError(
-            f"coupling={coupling!r} is a function of the controls: the data have none."
-        )
+        raise ValueError(f"coupling={coupling!r} needs inputs, but the data have none.")
     if wiring is not None and (coupling != "shared" or wiring.sparse):
         raise ValueError(
             f"coupling={coupling!r} takes no "
-            f"wiring{' that is to be found' if coupling == 'shared' else ''}: take "
-            "coupling='none', or 'shared' with a wiring that lets the same inputs enter every "
-            "transition to learn."
+            f"wiring{' that is to be found' if coupling == 'shared' else ''}: use "
+            "coupling='none', or 'shared' with the same arguments for all learned transitions."
         )
     if spec.basis != "inducing" or not isinstance(spec.kernel, str):
-        raise ValueError(f"coupling={coupling!r} takes inducing points and a kernel by name.")
+        raise ValueError(f"coupling={coupling!r} needs inducing points and a kernel by name.")
     if coupling == "hammerstein-monotone" and spec.mean != "linear":
         raise ValueError(
-            f"coupling={coupling!r} is linear but for its curves: leave mean at 'linear'."
+            f"coupling={coupling!r} is linear except for its curves: leave mean at 'linear'."
         )
 
 
@@ -387,9 +380,7 @@ def inducing_locations(
 
 def _look_up(what: str, name: str, choices: Mapping[str, Part]) -> Part:
     if name not in choices:
-        raise KeyError(
-            f"Unknown {what} {name!r}. Known: {', '.join(choices)}; or pass one of your own."
-        )
+        raise KeyError(f"Unknown {what} {name!r}. Known: {', '.join(choices)}; or pass an object.")
     return choices[name]
 
 
@@ -406,9 +397,8 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"The parts of the model do not fit together: {error}. With "
-            f"state_dim={model.state_dim} and "
-            f"{input_dim} controls, kernel and basis take inputs of dimension "
-            f"{x.shape[1] + u.shape[1]}."
+            f"state_dim={model.state_dim} and {input_dim} inputs, kernel and basis need arguments "
+            f"of dimension {x.shape[1] + u.shape[1]}."
         ) from error
     expected = {"mean": (1, model.state_dim), "gain": (model.state_dim, 1, model.basis.size)}
     shapes = {"mean": step.mean.shape, "gain": step.gain.shape, "log density": entries.shape}
@@ -435,7 +425,7 @@ def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
     if not method.learns or spec.hyper == "fix":
         if spec.learn:
             raise ValueError(
-                f"hyper='fix' learns no parameter, but learn={tuple(spec.learn)!r} names some: "
+                f"hyper='fix' learns no parameters, but learn={tuple(spec.learn)!r} names some: "
                 "drop one."
             )
         model = model.with_roles("fix", "*")

@@ -155,7 +155,7 @@ class Physics:
         if [path.shape for path in paths] != [(len(rows) + 1, size) for rows in raw]:
             shapes = [(len(rows) + 1, size) for rows in raw]
             raise ValueError(
-                f"states gives paths of the shapes {shapes}, x₀ first; got "
+                f"states must return paths of shapes {shapes}, x₀ first; got "
                 f"{[path.shape for path in paths]}."
             )
         return Start(model, paths)
@@ -164,11 +164,13 @@ class Physics:
         size, unknown = len(self.scale), self.unknown
         if C.shape != (series.output_dim, size):
             raise ValueError(
-                f"outputs is a matrix of shape {(series.output_dim, size)}, outputs by states; got "
-                f"{C.shape}."
+                f"outputs must be a matrix of shape {(series.output_dim, size)}, outputs by "
+                f"states; got {C.shape}."
             )
         if not 0 <= unknown.into < size:
-            raise ValueError(f"into is the number of a state, 0 to {size - 1}; got {unknown.into}.")
+            raise ValueError(
+                f"into must be the number of a state, 0 to {size - 1}; got {unknown.into}."
+            )
         x, u = jnp.zeros(size), jnp.zeros(series.input_dim)
         values = {name: jnp.zeros(()) for name in self.parameters}
         for name, function, expected in (
@@ -187,4 +189,4 @@ class Physics:
                     f"{error}"
                 ) from error
             if shape != expected:
-                raise ValueError(f"{name} gives the shape {shape}; expected {expected}.")
+                raise ValueError(f"{name} returns the shape {shape}; expected {expected}.")

@@ -111,8 +111,8 @@ def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Star
     notes = ()
     if shot.clipped > 0.01:
         notes = (
-            f"{shot.clipped:.0%} of the states of the start's simulations stand at the wall: the "
-            "start is a poor one. Try start='em', or a smaller state_dim.",
+            f"{shot.clipped:.0%} of the simulated states of the start are at the limit, so the "
+            "start is poor. Try start='em', or a smaller state_dim.",
         )
     model = start.model.with_leaves(values | {"log_process_std": noise})
     return Start(model, shot.start.states, notes)
