@@ -1,7 +1,7 @@
 """A posterior on one page: what was fitted, how well it sampled, what to make of it.
 
 The verdict on the sampling goes by the worst of the 30-step forecast and the smoothed outputs,
-which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 100 effective draws or
+which do not depend on the states' coordinates: "good" with R-hat < 1.05 and 80 effective draws or
 more, "fair" with R-hat < 1.2 and 20, else "poor". A run in which more than 5 % of the moves
 diverged, or with notes of what went wrong, is "fair" at best. Chains with models of their own, from
 starts of their own, are judged each by itself, and are "fair" where they do not agree.

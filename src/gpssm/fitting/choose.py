@@ -673,7 +673,7 @@ def compare_candidates(
             + " Name one, start='em', to have it tried on all rows"
         )
     best = trials.ranked()[0]
-    quieter = [best.replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
+    quieter = [best.replace(noise=noise) for noise in noises[1:]]
     for before, candidate in pairwise([best, *quieter]):
         trials.run(candidate)
         if rows[candidate]["score"] > rows[before]["score"]:
