@@ -164,7 +164,7 @@ def test_bench_alone_shows_its_help():
         (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
         (["--set", "arx.ordrs=2"], "Did you mean 'orders'"),
         (["--set", "arx.num_draws=0"], "at least 1"),
-        (["--shard", "3/2"], "--shard takes I/N"),
+        (["--shard", "3/2"], "--shard must be I/N"),
         (["--seeds", "2", "report", "."], "--seeds is no option of 'report'"),
     ],
 )

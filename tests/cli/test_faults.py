@@ -191,7 +191,7 @@ def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(
     ) as first:
         assert first.stdout.readline() == "held\n"
         for others in ([], ["--resume"], ["--overwrite"]):
-            assert f"another process is at work in {out}" in told(fit(data, out, *others))
+            assert f"another process is using {out}" in told(fit(data, out, *others))
         same_run(undisturbed, out)
         first.kill()
     assert fit(data, out, "--resume").exit_code == 0

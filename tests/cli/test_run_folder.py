@@ -52,7 +52,7 @@ def test_a_folder_of_other_things_is_never_touched(tmp_path, settings, name):
     (folder / "figures").mkdir(parents=True)
     (folder / name).write_text("title = 'not ours'")
     for options in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(FileExistsError, match="other things"):
+        with pytest.raises(FileExistsError, match="other files"):
             Run.create(folder, settings, **options)
     assert (folder / "figures").is_dir()
 

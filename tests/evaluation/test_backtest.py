@@ -168,7 +168,7 @@ def test_learning_is_given_the_rows_since_the_last_origin(posterior, monkeypatch
         HORIZON, rows.u[14:], num_paths=PATHS, seed=2
     )
     np.testing.assert_allclose(found.forecasts[2].paths, expected.paths, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ValueError, match="forgetting is for refit='learn'"):
+    with pytest.raises(ValueError, match="forgetting needs refit='learn'"):
         gpssm.backtest(posterior, rows, forgetting=0.9, **SETTINGS)
 
 
@@ -254,7 +254,7 @@ def test_bad_calls_are_explained(posterior):
     ):
         with pytest.raises(ValueError, match=message):
             gpssm.backtest(posterior, rows, **SETTINGS | settings)
-    with pytest.raises(TypeError, match="takes a posterior first"):
+    with pytest.raises(TypeError, match="must be a posterior"):
         gpssm.backtest(rows, posterior, **SETTINGS)
     with pytest.raises(TypeError, match="one series at a time"):
         gpssm.backtest(posterior, [rows, rows], **SETTINGS)

@@ -226,7 +226,7 @@ def fitted():
 def test_fit_calibrates_as_the_verb_does_and_twice_the_same(fitted):
     at_once, later = fitted[0].calibration, fitted[1].calibrate().calibration
     np.testing.assert_array_equal(at_once.factors, later.factors)
-    assert at_once.rows == "44 training rows, held out of fits without them"
+    assert at_once.rows == "44 held-out training rows"
     assert at_once.origins == 11 + 7
     assert fitted[1].calibration is None
 

@@ -362,7 +362,7 @@ WRONG = [
     (lambda: metrics.crps(PATHS, ACTUAL * np.inf), r"of 14 entries 14 are infinite, 0 missing"),
     (
         lambda: metrics.crps(PATHS[:1], ACTUAL),
-        r"paths must hold at least 2 draws, its first axis; got 1",
+        r"paths must have at least 2 draws along its first axis; got 1",
     ),
     (lambda: metrics.score(PATHS[:1], ACTUAL), r"at least 2 draws"),
     (lambda: metrics.interval_width(PATHS[:1]), r"at least 2 draws"),
@@ -394,7 +394,7 @@ WRONG = [
     ),
     (
         lambda: metrics.energy_score(PATHS, ACTUAL, joint=True, by_step=True),
-        r"joint=True has one score",
+        r"joint=True returns one score",
     ),
 ]
 

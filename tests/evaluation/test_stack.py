@@ -382,5 +382,5 @@ def test_what_cannot_be_stacked_is_refused(members, series, message):
 def test_posteriors_and_settings_do_not_mix(posteriors):
     with pytest.raises(TypeError, match="all posteriors"):
         gpssm.stack(TEST, {**posteriors, "arx": "arx"})
-    with pytest.raises(TypeError, match="fitted already"):
+    with pytest.raises(TypeError, match="already fitted"):
         gpssm.stack(TEST, posteriors, state_dim=2)

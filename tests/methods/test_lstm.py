@@ -143,5 +143,5 @@ def test_seeds_differ_and_what_it_cannot_do_is_said():
         fit(bent_series(), method="lstm", likelihood="poisson", progress=False)
     whole = bent_series()
     gone = Series(np.where(np.arange(60)[:, None] < 48, whole.y, np.nan), whole.u)
-    with pytest.raises(ValueError, match="every output must be there somewhere in both"):
+    with pytest.raises(ValueError, match="every output must be observed in both parts"):
         fit(gone, method="lstm", progress=False)

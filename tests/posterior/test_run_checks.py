@@ -128,7 +128,7 @@ def test_what_does_not_vary_is_not_sampled_badly():
         (1.01, 400, "good", (), "good"),
         (1.049, 100, "good", (), "good"),
         (1.05, 400, "good", (), "fair"),
-        (1.01, 99, "good", (), "fair"),
+        (1.01, 79, "good", (), "fair"),
         (1.01, 400, "problem", (), "fair"),
         (1.01, 400, "good", ("stopped",), "fair"),
         (1.2, 400, "good", (), "poor"),

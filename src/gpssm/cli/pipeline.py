@@ -184,7 +184,7 @@ def _advice_to_resume(run: Run) -> Iterator[None]:
 def _saved(run: Run) -> str:
     if (run.folder / POSTERIOR).is_file():
         return "The posterior is saved"
-    return "The draws so far are saved" if run.begun else "Nothing was sampled yet"
+    return "The draws so far are saved" if run.begun else "There are no draws yet"
 
 
 def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:
@@ -237,13 +237,13 @@ def forecast_run(
     posterior = run.posterior()
     names = ", ".join(posterior.dataset.inputs)
     if inputs is not None and not names:
-        raise ValueError("the model has no inputs: leave out --inputs, and give --horizon")
+        raise ValueError("the model has no inputs: leave out --inputs and pass --horizon")
     u: Any = run.test()
     if inputs is not None:
         u = inputs_ahead(settings, posterior, inputs, screen)
     if u is None and names:
         raise ValueError(
-            f"the model has inputs ({names}): give a file with their values ahead, --inputs FILE"
+            f"the model has inputs ({names}): pass a file with their future values, --inputs FILE"
         )
     seed = settings.runtime.seed if seed is None else seed
     return forecast_rows(posterior, u, horizon, num_paths, seed)
@@ -269,8 +269,8 @@ def inputs_ahead(
     expected = clock.shifted(len(last))
     if rows.clock is None or rows.clock.dates != clock.dates:
         screen.note(
-            f"{path} has no times like those of the training data: its first row is taken as the "
-            f"first step ahead, {expected.show(0)}"
+            f"{path} has no times like the training data: its first row is used for the first "
+            f"step ahead, {expected.show(0)}"
         )
         return rows.y
     if abs(rows.clock.step - clock.step) > 0.01 * clock.step:
@@ -280,8 +280,8 @@ def inputs_ahead(
     late = (rows.clock.start - expected.start) / clock.step
     if late > 0.5 or late <= 0.5 - len(rows):
         raise ValueError(
-            f"{path} has inputs from {rows.clock.show(0)} to {rows.clock.show(len(rows) - 1)}, but "
-            f"the first step ahead is at {expected.show(0)}: give the inputs from there on"
+            f"{path} has inputs from {rows.clock.show(0)} to {rows.clock.show(len(rows) - 1)}, "
+            f"but the first step ahead is at {expected.show(0)}: pass the inputs from there on"
         )
     return rows.y[max(round(-late), 0) :]
 
@@ -307,10 +307,10 @@ def run_demo(out: str | Path, screen: Screen, seed: int = 0) -> Run:
     again = (out / CONFIG).is_file() and Run(out).settings().files == settings.files
     if path.exists() and not again:
         raise FileExistsError(
-            f"{path} is there already, and the data of the demonstration would replace it: name "
+            f"{path} already exists and would be replaced by the data of the demonstration: name "
             "another --out"
         )
     rows = len(series)
-    screen.say(f"Simulating a driven Duffing oscillator: {rows} rows, half of them to train on")
+    screen.say(f"Simulating a driven Duffing oscillator: {rows} rows, half of them for training")
     Run(path.parent).write_series(path.name, series)
     return execute(settings, out, screen, overwrite=again)

@@ -80,11 +80,11 @@ class Run:
         run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
-                f"{folder} is not a run: there is no {CONFIG} in it. `gpssm fit` makes one"
+                f"{folder} is not a run: it contains no {CONFIG}. Use `gpssm fit` to create one"
             )
         if not (run.folder / POSTERIOR).is_file():
             raise FileNotFoundError(
-                f"{folder} is not finished. Go on with: gpssm fit --resume --out {folder}"
+                f"{folder} is not finished. Continue with: gpssm fit --resume --out {folder}"
             )
         return run
 
@@ -120,17 +120,14 @@ class Run:
             raise FileExistsError(f"{folder} is a file: name a folder with --out")
         there = _is_run(run.folder)
         if not there and run.folder.is_dir() and any(run.folder.iterdir()):
-            raise FileExistsError(
-                f"{folder} holds other things than a run: name another folder with --out"
-            )
+            raise FileExistsError(f"{folder} contains other files: name another folder with --out")
         if there and resume:
             run.check_same(settings)
             return run
         if there and run.begun and not overwrite:
             raise FileExistsError(
-                f"{folder} holds a run already. Give --resume to go on with it, --overwrite to "
-                "replace it, "
-                "or name another folder with --out"
+                f"{folder} already contains a run. Pass --resume to continue it, --overwrite to "
+                "replace it, or name another folder with --out"
             )
         try:
             run.clear()
@@ -151,9 +148,8 @@ class Run:
         ]
         if differences:
             raise ValueError(
-                f"{self.folder} was begun with other settings: {'; '.join(differences)}. Leave "
-                "them "
-                "out to resume it, or name another folder with --out"
+                f"{self.folder} was started with other settings: {'; '.join(differences)}. Leave "
+                "them out to resume it, or name another folder with --out"
             )
 
     def clear(self) -> None:
@@ -262,7 +258,7 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     metrics = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
         raise ValueError(
-            f"{', '.join(unjudged)} has no scores, as no rows were held out: fit again with "
+            f"{', '.join(unjudged)} has no scores because no rows were held out: fit again with "
             "--train 0.8"
         )
     first = next(iter(metrics.values()))
@@ -273,9 +269,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     ]
     if others:
         raise ValueError(
-            f"{', '.join(others)} was judged on other rows than {next(iter(metrics))}: compare "
-            "runs "
-            "of the same file, columns and --train"
+            f"{', '.join(others)} was scored on other rows than {next(iter(metrics))}: compare "
+            "runs of the same file, columns and --train"
         )
 
     def merge(select: Callable[[dict[str, Any]], Mapping[str, Any]]) -> dict[str, Any]:

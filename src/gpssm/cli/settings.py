@@ -38,7 +38,7 @@ from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 
 ALL = "all"
-HEAD = "# A run of gpssm, complete: `gpssm fit --config THIS_FILE --out FOLDER` does it again.\n\n"
+HEAD = "# All settings of a run. To repeat it: `gpssm fit --config THIS_FILE --out FOLDER`.\n\n"
 READER = tuple(inspect.signature(read).parameters)[3:]  # after path, outputs and inputs
 
 
@@ -133,7 +133,7 @@ class Settings:
             reason = f" ({error})" if isinstance(self.train, str) else ""
             raise ValueError(
                 f"train = {self.train} leaves no row to train on, or none to test on, of the "
-                f"{len(last)} of {self.files[-1]}: it is a number of rows, a share of them, a "
+                f"{len(last)} of {self.files[-1]}: it must be a number of rows, a fraction, a "
                 f"date, or {ALL!r}{reason}"
             ) from None
         return RunData([*whole, train], test)
@@ -239,8 +239,8 @@ def check_train(train: int | float | str) -> None:
     date = isinstance(train, str) and DATE.match(train)
     if not (whole or train == ALL or date or (isinstance(train, float) and 0 < train < 1)):
         raise ValueError(
-            "train is a number of rows, a share of them between 0 and 1, a date like 2024-03-31, "
-            f"or {ALL!r}; got {train!r}"
+            "train must be a number of rows, a fraction between 0 and 1, a date such as "
+            f"2024-03-31, or {ALL!r}; got {train!r}"
         )
 
 
@@ -267,7 +267,7 @@ def _warn_of_marks(rows: Series) -> None:
         if high > low and len(marks):
             mark = marks[np.argmax(counts)]
             warnings.warn(
-                f"{name}: {count(len(far), 'value')} like {mark:g} lie far from all others, which "
+                f"{name}: {count(len(far), 'value')} like {mark:g} are far from all others, which "
                 f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
                 f"{mark:g}",
                 stacklevel=2,

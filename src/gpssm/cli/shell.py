@@ -25,10 +25,8 @@ from gpssm.core.text import check_path, in_line, printable, to_json
 STOPPED = 130  # exit code
 LONGEST = 1600  # characters of an error
 OPTIONS = {
-    "as_json": Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
-    ],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")],
+    "as_json": Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")],
     "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
 }
 
@@ -116,7 +114,7 @@ def _refuse_lost_options(context: typer.Context) -> None:
         source = context.get_parameter_source(option.name or "")
         if source and source.name == "COMMANDLINE":
             name = context.invoked_subcommand
-            raise Misuse(f"{option.opts[0]} is no option of {name!r}, or belongs after it")
+            raise Misuse(f"{option.opts[0]} is not an option of {name!r}, or belongs after it")
 
 
 @contextmanager

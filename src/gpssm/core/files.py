@@ -53,7 +53,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 shape, _, dtype = header(member)
             if math.prod(shape) * dtype.itemsize > entry.file_size:
                 raise ValueError(
-                    f"{entry.filename} claims the shape {shape} and has {entry.file_size} bytes"
+                    f"{entry.filename} has the shape {shape} but only {entry.file_size} bytes"
                 )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
@@ -86,7 +86,9 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
-            message = f"{path} could not be written ({error.strerror}); what was there before stays"
+            message = (
+                f"{path} could not be written ({error.strerror}); an existing file is unchanged"
+            )
             raise type(error)(error.errno, message) from error
         raise
 
@@ -97,7 +99,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
-            error.errno, f"the folder {folder} cannot be made ({error.strerror}): name another"
+            error.errno, f"the folder {folder} cannot be created ({error.strerror}): name another"
         ) from error
 
 
@@ -118,7 +120,7 @@ def hold(folder: Path) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BlockingIOError(
-                f"another process is at work in {folder}. Wait until it has ended, or name another "
+                f"another process is using {folder}. Wait until it has finished, or name another "
                 "folder"
             ) from None
         except OSError:

@@ -21,8 +21,8 @@ def check_threads() -> None:
     """Refuse to use JAX where it could only wait."""
     if _lost:
         raise RuntimeError(
-            "this process was forked from one in which JAX had been used already, and has none of "
-            "its threads: it would wait for ever. Start processes by spawn: "
+            "this process was forked from a process that had already used JAX, and would "
+            "deadlock because JAX's threads are missing. Start processes by spawn: "
             "multiprocessing.get_context('spawn'), joblib or Dask"
         )
 

@@ -118,7 +118,7 @@ def energy_score(
     observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
     if joint and by_step:
         raise ValueError(
-            "joint=True has one score for all steps together: leave out either it or by_step=True"
+            "joint=True returns one score for all steps: leave out joint or by_step=True"
         )
     if joint:
         return _fair_energy(deviations[:, observed])
@@ -326,7 +326,7 @@ def _forecast(
         )
     if len(array) < fewest:
         raise ValueError(
-            f"{name} must hold at least {fewest} draws, its first axis; got {len(array)}"
+            f"{name} must have at least {fewest} draws along its first axis; got {len(array)}"
         )
     if bad := int(np.sum(~np.isfinite(array))):
         raise ValueError(f"{name} must be finite; {bad} of {array.size} values are NaN or infinite")

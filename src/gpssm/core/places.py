@@ -22,7 +22,7 @@ class Died(RuntimeError):
     """What is in the place of a result when a task's process died."""
 
     def __init__(self, error: object) -> None:
-        super().__init__(f"the process that ran this died, mostly for want of memory. {error}")
+        super().__init__(f"the worker process died, probably because it ran out of memory. {error}")
 
 
 class Place(NamedTuple):

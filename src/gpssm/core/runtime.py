@@ -84,7 +84,7 @@ def check_memory(what: str, size: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise MemoryError(
-            f"{what} would take {size // 10**9} GB, and the machine has {memory // 10**9}: ask for "
+            f"{what} would take {size // 10**9} GB, but the machine has {memory // 10**9}: use "
             "fewer"
         )
 

@@ -36,7 +36,7 @@ def as_share(level: float) -> float:
         is_percent = is_real(level) and 1 < level < 100
         hint = f". For {level:g} % give {level / 100:g}" if is_percent else ""
         raise ValueError(
-            "The level of an interval must be a share between 0 and 1, such as 0.9; got "
+            "The level of an interval must be a fraction between 0 and 1, such as 0.9; got "
             f"{level!r}{hint}."
         )
     return float(level)
@@ -170,7 +170,7 @@ def check_whole(name: str, value: Any, least: int, none: str | None = None) -> N
 def check_flag(name: str, value: Any) -> None:
     """Refuse what is neither True nor False, nor NumPy's."""
     if type(value).__name__ not in ("bool", "bool_"):
-        raise TypeError(f"{name} is True or False; got {value!r}")
+        raise TypeError(f"{name} must be True or False; got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
@@ -219,16 +219,18 @@ def demand_shape(part: str, array: Any, *shape: int | None) -> None:
     """Refuse a stored array of another shape; None is any length."""
     fits = hasattr(array, "shape") and len(array.shape) == len(shape)
     fits = fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-    demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, and should have {shape}")
+    demand(part, fits, f"has the shape {getattr(array, 'shape', None)}, but should have {shape}")
 
 
 def check_path(path: Any) -> Path:
     """The path of a file, if a file could have it; whether there is one is not asked."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"a path is text or a pathlib.Path; got {path!r}")
+        raise TypeError(f"a path must be text or a pathlib.Path; got {path!r}")
     text = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"a path is text that is not empty and without zeros; got {text!r}")
+        raise ValueError(
+            f"a path must be text that is not empty and has no zero bytes; got {text!r}"
+        )
     try:
         os.lstat(text)
     except OSError as error:
@@ -238,7 +240,8 @@ def check_path(path: Any) -> Path:
             ) from None
     except UnicodeEncodeError:
         raise ValueError(
-            f"no file can have the path {text!r}: it has letters that names of files cannot"
+            f"no file can have the path {text!r}: it has characters that file names must not "
+            "contain"
         ) from None
     return Path(text)
 

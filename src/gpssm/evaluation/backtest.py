@@ -244,7 +244,8 @@ def backtest(
     """
     if training_data(posterior) is None:
         raise TypeError(
-            f"backtest(posterior, series) takes a posterior first; got {type(posterior).__name__}"
+            "the first argument of backtest(posterior, series) must be a posterior; got "
+            f"{type(posterior).__name__}"
         )
     check_choice("refit", refit, get_args(Refit))
     check_flag("new_experiment", new_experiment)
@@ -252,7 +253,7 @@ def backtest(
     for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
         check_whole(name, value, 1)
     if forgetting is not None and refit != "learn":
-        raise ValueError(f"forgetting is for refit='learn'; got refit={refit!r}")
+        raise ValueError(f"forgetting needs refit='learn'; got refit={refit!r}")
     levels = tuple(check_shares("levels", levels))
     seed = check_seed(seed)
     rows = posterior.dataset.align(series)
@@ -291,6 +292,6 @@ def _first_origin(start: Any, rows: int, horizon: int) -> int:
     if not is_whole(first) or not 0 <= first <= rows - horizon:
         raise ValueError(
             f"start must be a row number or a fraction of the {rows} rows that leaves {horizon} "
-            f"rows to forecast; got {start!r}. Give more rows, or a shorter horizon"
+            f"rows to forecast; got {start!r}. Use more rows, or a shorter horizon"
         )
     return int(first)

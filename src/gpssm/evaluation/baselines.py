@@ -167,7 +167,7 @@ def judge_baselines(
         try:
             entries.append(judge_rolling(name, roll(posterior, judged), spread))
         except ValueError as error:
-            failures.append(f"{label(name)} could not be judged: {error}")
+            failures.append(f"{label(name)} could not be scored: {error}")
     return BaselineResults(forecasts, tuple(entries), tuple(failures))
 
 

@@ -91,7 +91,7 @@ def calibrate(
             for number, rows in fold.rest.items()
         ]
         held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
-        words = f"{held} training rows, held out of fits without them"
+        words = f"{held} held-out training rows"
     return dataclasses.replace(posterior, calibration=estimate(measurements, words))
 
 
@@ -132,9 +132,9 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
     folds = make_folds(posterior.dataset.experiments)
     if not folds:
         raise ValueError(
-            f"calibrate() holds out a quarter of a series, {FEWEST_ROWS} rows or more: the "
-            "training series are too "
-            "short. Give it rows that the fit did not see, posterior.calibrate(rows)"
+            f"calibrate() holds out a quarter of each series, at least {FEWEST_ROWS} rows, but "
+            "the training series are too short. Pass rows that the fit has not seen, "
+            "posterior.calibrate(rows)"
         )
     num_draws = min(posterior.spec.settings.num_draws, CALIBRATION.num_draws)
     spec = posterior.spec.replace(calibrate=False, num_draws=num_draws)

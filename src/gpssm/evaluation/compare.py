@@ -174,17 +174,17 @@ def compare(
 def _check_names(candidates: Any, baselines: Any) -> None:
     """Raise unless there are named candidates, and baselines with different names."""
     if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError("nothing to compare: give a dict of at least one posterior by name")
+        raise ValueError("nothing to compare: pass a dict with at least one posterior by name")
     for name, candidate in candidates.items():
         if training_data(candidate) is None:
             raise TypeError(f"{name} must be a Posterior or a Stack; got {type(candidate)}")
     listed = isinstance(baselines, Sequence) and not isinstance(baselines, str)
     if not listed or not all(isinstance(name, str) for name in baselines):
-        raise TypeError(f"baselines is a list of names of methods; got {baselines!r}")
+        raise TypeError(f"baselines must be a list of names of methods; got {baselines!r}")
     if duplicates := [name for name in baselines if name in candidates]:
         raise ValueError(
-            f"{', '.join(duplicates)} is a candidate already: leave it out of baselines, or rename "
-            "it"
+            f"{', '.join(duplicates)} is already a candidate: leave it out of baselines, or "
+            "rename it"
         )
 
 
@@ -192,7 +192,7 @@ def single_series(caller: str, rows: Any) -> Series:
     """Return one series from anything that `Series.of` accepts; raise if there are several."""
     series = Series.of(rows)
     if isinstance(series, list):
-        raise TypeError(f"{caller} takes one series at a time; got a list of {len(series)}")
+        raise TypeError(f"{caller} accepts one series at a time; got a list of {len(series)}")
     return series
 
 

@@ -99,17 +99,17 @@ def informative(
     seed = check_seed(seed)
     dataset = posterior.dataset
     if not dataset.inputs:
-        raise ValueError("the model has no inputs: there is no experiment to choose")
+        raise ValueError("the model has no inputs, so there are no experiments to rank")
     if not isinstance(experiments, Mapping):
         experiments = {str(number): item for number, item in enumerate(as_tuple(experiments))}
     plans = {name: dataset.inputs_ahead(item)[0] for name, item in experiments.items()}
     if not plans:
-        raise ValueError("give one experiment at least: inputs with a row a step")
+        raise ValueError("pass at least one experiment: inputs with one row per step")
     fewer = posterior.thinned(max_draws)
     draws = fewer.num_chains * fewer.num_draws
     if draws < 2 * FOLDS:
         raise ValueError(
-            f"{draws} draws are too few to tell what an experiment teaches: {2 * FOLDS} at least"
+            f"{draws} draws are too few to rank experiments: at least {2 * FOLDS} are needed"
         )
     paths = max(num_paths, draws)
     owner = np.arange(paths) * draws // paths

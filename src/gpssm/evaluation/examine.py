@@ -192,10 +192,7 @@ def examine(
         A function that receives progress messages.
     """
     if leading_member(posterior).current is not None:
-        raise ValueError(
-            "a report is about a fit: give the posterior that `fit` or `load` gave, before "
-            "`condition`"
-        )
+        raise ValueError("a report needs the posterior from `fit` or `load`, before `condition`")
     dataset = posterior.dataset
     raw = dataset.experiments
     rows = None if test is None else _test_rows(posterior, test)
@@ -247,7 +244,8 @@ def choose_future(last: Series, test: Series | None) -> Future:
     words = f"The next {HORIZON} steps."
     if last.inputs:
         words += (
-            " No future inputs were given: the last ones are held, so read this as an illustration."
+            " No future inputs were given, so the last ones are held constant: this forecast "
+            "is only an illustration."
         )
     return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
 

@@ -105,7 +105,7 @@ def select(
     experiments = as_list(series)
     seed = check_seed(seed)
     if len(experiments) != 1:
-        raise TypeError(f"select takes one series at a time; got a list of {len(experiments)}")
+        raise TypeError(f"select accepts one series at a time; got a list of {len(experiments)}")
     whole = experiments[0]
     check_progress(progress)
     for name, value in (("horizon", horizon), ("step", step)):
@@ -140,8 +140,8 @@ def select(
     best, *_ = order = np.argsort([loss(score, row[score]) for row in rows], kind="stable")
     if not loss(score, scores[best][score]) <= loss(score, mean[score]):
         warnings.warn(
-            f"No candidate is usable: the best has a {score} of {scores[best][score]:.3g}, and the "
-            f"mean of the training rows {mean[score]:.3g}. Give more rows, other inputs or other "
+            f"No candidate is usable: the best has a {score} of {scores[best][score]:.3g}, the "
+            f"mean of the training rows {mean[score]:.3g}. Use more rows, other inputs or other "
             "candidates.",
             stacklevel=2,
         )

@@ -67,13 +67,10 @@ def stack(
     named = _named(default_members(experiments) if members is None else members)
     fitted = {name: member for name, member in named.items() if isinstance(member, Posterior)}
     if fitted and len(fitted) < len(named):
-        raise TypeError(
-            "members must be all posteriors, weighed by rows that follow their data, or all "
-            "settings"
-        )
+        raise TypeError("members must be either all posteriors or all settings")
     if fitted:
         if fit_arguments:
-            raise TypeError(f"posteriors are fitted already and take no {', '.join(fit_arguments)}")
+            raise TypeError(f"posteriors are already fitted: leave out {', '.join(fit_arguments)}")
         folds = [Fold([], {-1: rows}, before=False) for rows in experiments]
         scores = {
             name: HeldOutScores.of([member] * len(folds), folds, seed)
@@ -122,18 +119,20 @@ def _named(members: Any) -> dict[str, Any]:
     """Return members by name; raise unless there are at least two, all settings or posteriors."""
     if isinstance(members, str) or not isinstance(members, Sequence | Mapping):
         raise TypeError(
-            f"members are a list of settings of fit, or posteriors by name; got {members!r}"
+            f"members must be a list of settings of fit, or posteriors by name; got {members!r}"
         )
     listed = list(members.values() if isinstance(members, Mapping) else members)
     for member in listed:
         check_kind("a member", member, Posterior, Mapping, str)
         if isinstance(member, Mapping) and not all(isinstance(name, str) for name in member):
-            raise TypeError(f"a member's settings are those of fit, by name; got {member!r}")
+            raise TypeError(
+                f"the settings of a member must be those of fit, by name; got {member!r}"
+            )
     names = list(members) if isinstance(members, Mapping) else map(_describe, listed)
     named = dict(zip(names, listed, strict=True))
     if len(named) < 2:
         raise ValueError(
-            f"a stack needs two members or more, with names of their own; got {list(named)}"
+            f"a stack needs at least two members with different names; got {list(named)}"
         )
     return named
 
@@ -163,7 +162,7 @@ def _fit(series: Sequence[Series], settings: Mapping[str, Any]) -> Posterior:
     fitted = fit(series, **settings)
     if not isinstance(fitted, Posterior):
         raise TypeError(
-            "a member of a stack is a single model: take another method than 'auto', such as "
+            "a member of a stack must be a single model: use a method other than 'auto', such as "
             "'quick' or 'ffvd'"
         )
     return fitted

@@ -2,7 +2,7 @@
 
 The verdict on convergence is for the worst of the 30-step forecast and the smoothed outputs, which
 do not depend on the coordinates of the states: "good" if R-hat < 1.05 and the effective sample size
-is at least 100, "fair" if R-hat < 1.2 and it is at least 20, otherwise "poor". A run with more than
+is at least 80, "fair" if R-hat < 1.2 and it is at least 20, otherwise "poor". A run with more than
 5 % divergent transitions, or with notes about problems, is "fair" at best. Chains with separate
 starts and models are assessed separately, and are "fair" if they do not agree.
 """

@@ -11,10 +11,9 @@ Both are in standard deviations of the outputs. The score is √(rolling · run)
 mean over the folds: being twice as good in one of them outweighs being less than twice as bad in
 another, whatever their scale.
 
-All starts are judged first, with the process noise free. If the best of them comes from shooting,
-smaller and smaller noises are tried from it as long as the score improves. Only rows that `fit`
-receives are used. Chains of all candidates and folds share their compiled programs, since the folds
-are equally long.
+All starts are compared first, with free process noise. Then smaller and smaller noise levels are
+tried from the best of them as long as the score improves. Only rows that `fit` receives are used.
+Chains of all candidates and folds share their compiled programs, since the folds are equally long.
 
 The chains of the fit are then shared out. The first begins at the best candidate's start. Each
 further one begins at the start of the candidate whose forecasts, mixed with those of the chains
@@ -671,7 +670,7 @@ def compare_candidates(
             + " Name a start, such as start='em', to use it on all rows"
         )
     best = trials.ranked()[0]
-    quieter = [best.replace(noise=noise) for noise in noises[1:] if STARTS[best.start].shooting]
+    quieter = [best.replace(noise=noise) for noise in noises[1:]]
     for before, candidate in pairwise([best, *quieter]):
         trials.run(candidate)
         if rows[candidate]["score"] > rows[before]["score"]:

@@ -123,7 +123,7 @@ class GPNARX(MethodSettings):
             if getattr(spec, name) != value:
                 raise ValueError(
                     "`gp-narx` has Gaussian outputs, a kernel 'se' on all lags, and no wiring: "
-                    f"{name}={getattr(spec, name)!r} does not fit it. Leave it out, or take "
+                    f"{name}={getattr(spec, name)!r} is not supported. Leave it out, or use "
                     "method='quick'."
                 )
         orders = self.orders or self._choose_orders(series)

@@ -76,13 +76,11 @@ class Baseline(MethodSettings):
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
-                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} does not "
-                "fit it."
+                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} is not "
+                "supported."
             )
         if spec.wiring is not None:
-            raise ValueError(
-                "a linear baseline finds its own coefficients and takes no wiring: leave it out."
-            )
+            raise ValueError("linear baselines do not support wiring: leave it out.")
         linear = with_diagonal_noise(self.linear(series))
         states = [kalman.filter_states(kalman.stack([linear]), item).means[0] for item in series]
         return Start(as_model(linear), states)

@@ -76,16 +76,16 @@ class LSTMNetwork(MethodSettings):
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
-                f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} does not fit it."
+                f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} is not supported."
             )
         if spec.wiring is not None:
-            raise ValueError("`lstm` has states of its own and takes no wiring: leave it out.")
+            raise ValueError("`lstm` does not support wiring: leave it out.")
         for which in (_early, _late):
             present = np.concatenate([np.isfinite(item.y[which(item)]) for item in series])
             if not present.any(0).all():
                 raise ValueError(
-                    "`lstm` learns from the first four fifths of each series and is chosen by the "
-                    "last: every output must be there somewhere in both. Give rows that have it."
+                    "`lstm` trains on the first four fifths of each series and validates on the "
+                    "rest: every output must be observed in both parts."
                 )
         arrays = jax.tree.map(jnp.asarray, series)
         network = start(key, self.units, series[0].output_dim, series[0].input_dim)

@@ -90,8 +90,8 @@ class RecursiveGPSSM(MethodSettings):
         for name, value in needed.items():
             if getattr(spec, name) != value:
                 raise ValueError(
-                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} does not fit it. "
-                    "Leave it out, or take method='quick'."
+                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} is not supported. "
+                    "Leave it out, or use method='quick'."
                 )
         linear = linear_fit(series, spec)
         dynamics = first_dynamics(linear, spec.num_inducing)

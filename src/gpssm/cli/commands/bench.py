@@ -15,15 +15,18 @@ ALL = "all"
 def sweep(
     screen: Screen,
     datasets: Annotated[
-        str, typer.Option(metavar="LIST", help="Data sets; all (six), daisy, records.")
+        str,
+        typer.Option(
+            metavar="LIST", help="Data sets, or all (the six benchmarks), daisy, records."
+        ),
     ] = ALL,
     methods: Annotated[
         str,
-        typer.Option(metavar="LIST", help="Methods, as `gpssm methods` lists them, or all."),
+        typer.Option(metavar="LIST", help="Methods listed by `gpssm methods`, or all."),
     ] = "auto,arx,lgssm,last,mean",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")] = 5,
     protocols: Annotated[
-        str, typer.Option(metavar="LIST", help="Of the protocols that apply.")
+        str, typer.Option(metavar="LIST", help="Protocols to use; by default all that apply.")
     ] = ALL,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of results.")
@@ -59,7 +62,7 @@ def sweep(
         judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-            raise ValueError(f"--shard takes I/N with I from 1 to N, as 2/4; got {shard!r}")
+            raise ValueError(f"--shard must be I/N with I from 1 to N, such as 2/4; got {shard!r}")
         settings: dict[str, dict[str, Any]] = {}
         for name, value in parse_pairs(changes or []).items():
             method, _, key = name.rpartition(".")

@@ -28,7 +28,7 @@ def kernels(screen: Screen) -> Answer:
     """List the kernels; names join with + and *."""
     from gpssm.model.kernels import KERNELS
 
-    title = "Kernels: join them with + and *, as in se+linear"
+    title = "Kernels: combine them with + and *, as in se+linear"
     return _listed(title, {name: _class(kernel) for name, kernel in KERNELS.items()})
 
 
@@ -79,7 +79,7 @@ def fetch(
     screen: Screen,
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Names, as `gpssm data list` prints them."),
+        typer.Argument(metavar="NAME...", help="Names listed by `gpssm data list`."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the CSV files.")] = Path(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
@@ -97,7 +97,7 @@ def fetch(
     with usage():
         present = [str(path) for path in paths.values() if path.exists()]
         if present and not overwrite:
-            raise ValueError(f"{', '.join(present)} exists: give --overwrite to replace it")
+            raise ValueError(f"{', '.join(present)} exists: pass --overwrite to replace it")
         loaded = {name: load(name) for name in names}
     files = {}
     shown = []

@@ -41,7 +41,7 @@ def fit(
     train: Annotated[
         Text,
         _option(
-            help="Training rows of the (last) file: a share, a number, a date, or all. "
+            help="Training rows of the (last) file: a fraction, a number, a date, or all. "
             "(default: all)"
         ),
     ] = None,
@@ -49,12 +49,12 @@ def fit(
         Path | None, _option("--out", "-o", help="Run folder. (default: runs/DATA-METHOD)")
     ] = None,
     config: Annotated[
-        Path | None, _option(help="Settings in TOML; options given here take precedence.")
+        Path | None, _option(help="Settings in TOML; other options take precedence.")
     ] = None,
     resume: Annotated[bool, _option("--resume", help="Continue an interrupted run.")] = False,
     overwrite: Annotated[bool, _option("--overwrite", help="Replace an existing run.")] = False,
     no_report: Annotated[
-        bool, _option("--no-report", help="No figures and no report: scores and forecasts.")
+        bool, _option("--no-report", help="Write only scores and forecasts, no figures or report.")
     ] = False,
     method: Annotated[
         Text, _option("--method", "-m", help="See `gpssm methods`. (default: auto)", panel=MODEL)
@@ -71,9 +71,9 @@ def fit(
         ),
     ] = None,
     chains: Annotated[Whole, _option(help="Number of chains.", panel=MODEL)] = None,
-    warmup: Annotated[Whole, _option(help="Iterations that are discarded.", panel=MODEL)] = None,
-    draws: Annotated[Whole, _option(help="Draws of each chain.", panel=MODEL)] = None,
-    seed: Annotated[Whole, _option(help="Seed of all randomness.", panel=MODEL)] = None,
+    warmup: Annotated[Whole, _option(help="Number of warm-up iterations.", panel=MODEL)] = None,
+    draws: Annotated[Whole, _option(help="Number of draws per chain.", panel=MODEL)] = None,
+    seed: Annotated[Whole, _option(help="Seed of all random numbers.", panel=MODEL)] = None,
     settings: Annotated[
         Texts,
         _option(
@@ -85,12 +85,14 @@ def fit(
         ),
     ] = None,
     dt: Annotated[
-        float | None, _option(help="Sampling time, without a column of times.", panel=TABLE)
+        float | None, _option(help="Sampling time, if there is no column of times.", panel=TABLE)
     ] = None,
     time: Annotated[
         Text,
         _option(
-            metavar="NAME", help="Column of times; none to count rows. (default: auto)", panel=TABLE
+            metavar="NAME",
+            help="Column of times; none to ignore times. (default: auto)",
+            panel=TABLE,
         ),
     ] = None,
     regrid: Annotated[
@@ -111,7 +113,7 @@ def fit(
     ] = None,
     na: Annotated[
         Texts,
-        _option(metavar="MARK", help="What marks a missing value; repeat for more.", panel=TABLE),
+        _option(metavar="MARK", help="Marker of missing values; repeat for more.", panel=TABLE),
     ] = None,
     unit: Annotated[
         Texts, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
@@ -175,8 +177,8 @@ def _settings(
     fields["fit"] = fields["fit"] | _present(model)
     if not fields.get("files"):
         raise Misuse(
-            "name a data file, gpssm fit DATA -y COLUMN, or with --resume the folder of a run, "
-            "--out RUN"
+            "name a data file (gpssm fit DATA -y COLUMN), or the folder of a run to resume "
+            "(--resume --out RUN)"
         )
     if not fields.get("outputs"):
         raise Misuse(f"name at least one output column with -y. {_columns(fields['files'][0])}")
@@ -220,7 +222,7 @@ def _pairs(option: str, form: str, texts: Sequence[str]) -> list[tuple[str, str]
     for text in texts:
         name, _, value = text.partition("=")
         if not (name and value):
-            raise ValueError(f"{option} takes {form}; got {text!r}")
+            raise ValueError(f"{option} must be {form}; got {text!r}")
         pairs.append((name, value))
     return pairs
 

@@ -18,16 +18,17 @@ def forecast(
     run: RunFolder,
     inputs: Annotated[
         Path | None,
-        typer.Option(help="File with the inputs ahead, columns by name, matched by time."),
+        typer.Option(help="File with future inputs; columns by name, rows matched by time."),
     ] = None,
     horizon: Annotated[
-        int | None, typer.Option(min=1, help="Steps; default all rows of inputs, or 30.")
+        int | None,
+        typer.Option(min=1, help="Number of steps. (default: rows of the inputs, or 30)"),
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="Intervals, in per cent or as shares (below 1).")
+        str, typer.Option(help="Levels of the intervals, in per cent or as fractions.")
     ] = "50,90",
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the paths; default as in the run.")
+        int | None, typer.Option(help="Seed of the paths. (default: seed of the run)")
     ] = None,
     num_paths: Annotated[int, typer.Option(min=2, help="Simulated futures.")] = 1000,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write.")] = None,
@@ -45,11 +46,11 @@ def forecast(
             shares = tuple(map(_share, levels.split(",")))
         except ValueError:
             raise ValueError(
-                "--levels are per cent or shares, like 50,90 or 0.5,0.9; "
-                f"got {levels!r} (1 could mean 1 % or all)"
+                "--levels must be per cent or fractions, such as 50,90 or 0.5,0.9; got "
+                f"{levels!r} (1 is ambiguous)"
             ) from None
         if out is not None and out.exists() and not overwrite:
-            raise ValueError(f"{out} exists: give --overwrite to replace it")
+            raise ValueError(f"{out} exists: pass --overwrite to replace it")
     from gpssm.cli.pipeline import forecast_run
     from gpssm.cli.run_folder import Run
 
