@@ -165,7 +165,7 @@ def test_bench_alone_shows_its_help():
         (["--set", "arx.ordrs=2"], "Did you mean 'orders'"),
         (["--set", "arx.num_draws=0"], "at least 1"),
         (["--shard", "3/2"], "--shard must be I/N"),
-        (["--seeds", "2", "report", "."], "--seeds is no option of 'report'"),
+        (["--seeds", "2", "report", "."], "--seeds is not an option of 'report'"),
     ],
 )
 def test_wrong_sweeps_are_bad_usage(arguments, told):
@@ -268,7 +268,7 @@ def test_marks_of_missing_values_are_named(data, tmp_path):
     with quick(()):
         words = ["fit", tmp_path / "marks.csv", "-y", "y", "-m", "mean", "--out", tmp_path / "run"]
         result = call(*words)
-    assert "2 values like -9999 lie far from all others" in " ".join(result.stderr.split())
+    assert "2 values like -9999 are far from all others" in " ".join(result.stderr.split())
     assert "2 values like -9999" in Run(tmp_path / "run").metrics()["notes"][0]
     text = (tmp_path / "marks.csv").read_text(encoding="utf-8")
     (tmp_path / "marks.csv").write_text(f"Pumpe 3, Süd\n{text}", encoding="latin-1")
