@@ -145,7 +145,7 @@ def run_sweep(
     progress: Mode = True,
     retry: bool = False,
 ) -> list[Record]:
-    """Run the cells that have no result in the folder yet, and return all results of the folder.
+    """Run all cells without a result in the folder, and return all results of the folder.
 
         run_sweep("daisy", ["ffvd", "arx"], seeds=3, out="runs/daisy", jobs=4)
         write_report("runs/daisy")
@@ -155,17 +155,17 @@ def run_sweep(
     datasets
         Names of data sets, of simulations (`sim:duffing`, `sim:kink:num_steps=200`) and of groups:
         "all" (the six benchmark sets), "daisy", "records". Or a mapping of names to series or
-        `BenchmarkProblem`s of the user's own.
+        `BenchmarkProblem` objects.
     methods
         Names of methods, see `parse_method`.
     seeds
-        The seeds, or how many, from 0 on.
+        The seeds, or their number, starting at 0.
     protocols
-        Names of `PROTOCOLS`; each problem is judged by those of its suite.
+        Names of `PROTOCOLS`; for each problem, the protocols of its suite are used.
     out
         Folder of the results.
     jobs
-        Processes of this machine, one thread each; 1 runs in this process.
+        Number of processes with one thread each; 1 runs in this process.
     cluster
         Address of a Dask scheduler to run on instead, tcp://host:8786, or its client.
     shard
@@ -173,7 +173,7 @@ def run_sweep(
     settings
         Settings by method, see `parse_method`.
     progress
-        True for a bar, "plain" for one line per cell, False for silence.
+        True for a bar, "plain" for one line per cell, False for no output.
     retry
         Whether failed cells are run again.
 
@@ -221,7 +221,7 @@ def run_sweep(
 
 
 def load_results(*folders: str | Path) -> list[Record]:
-    """All results of the folders of one or more sweeps, one per cell."""
+    """Return all results from the folders of one or more sweeps, one per cell."""
     paths = [path for folder in folders for path in sorted((Path(folder) / CELLS).glob("*.json"))]
     if not paths:
         raise FileNotFoundError(

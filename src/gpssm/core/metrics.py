@@ -1,13 +1,13 @@
-"""How good is a forecast: accuracy of its mean, proper scores, calibration of intervals.
+"""Scores of forecasts: accuracy of the mean, proper scores, calibration of intervals.
 
-Shapes, the same everywhere: what came true, y (H, Dy), in the user's units, NaN where it is
-missing; a point forecast, mean (H, Dy); paths (S, H, Dy), S draws from the predictive distribution.
-With one output the last axis may be left out. Each function gives the average over all observed
-entries as a float; `by_step=True` gives an array (H,) instead, the average over the outputs
-observed at each step, NaN where there are none. Lower is better, but for `fit_percent`.
+All functions use the same shapes: actual outputs y (H, Dy) in the user's units, NaN if missing; a
+point forecast, mean (H, Dy); and paths (S, H, Dy), S draws from the predictive distribution. With
+one output, the last axis may be omitted. Each function returns the average over all observed
+entries as a float; with `by_step=True`, it returns an array (H,), the average over the outputs
+observed at each step, NaN if there are none. Lower is better, except for `fit_percent`.
 
-Outputs in different units cannot be averaged. Judge them one by one, `score_outputs`, or in units
-of a `scale` (Dy,), mostly the standard deviations of the training outputs: `nrmse` and `ncrps` of
+Outputs in different units cannot be averaged. Score them separately by `score_outputs`, or in units
+of a `scale` (Dy,), usually the standard deviations of the training outputs: `nrmse` and `ncrps` of
 `score`.
 """
 
@@ -39,8 +39,8 @@ def rmse(mean: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool
 def nrmse(mean: ArrayLike, y: ArrayLike, reference: ArrayLike, *, by_step: bool = False) -> Score:
     """Root mean squared error relative to a reference, √ mean ((y − mean) / std(reference))².
 
-    `reference` (N, Dy) is data, mostly the training outputs; each output has its own standard
-    deviation.
+    `reference` (N, Dy) are data, usually the training outputs; each output is divided by its
+    standard deviation.
     """
     spread, width = _spread(_outputs(reference, "reference")), _outputs(y).shape[1]
     if len(spread) != width or not spread.all():
@@ -58,9 +58,9 @@ def mae(mean: ArrayLike, y: ArrayLike, *, by_step: bool = False) -> Score:
 def fit_percent(mean: ArrayLike, y: ArrayLike) -> float:
     """The "fit %" of system identification, 100 (1 − ‖y − mean‖ / ‖y − ȳ‖), averaged over outputs.
 
-    100 is perfect, 0 as good as knowing the average ȳ of what came true. It does not exist for an
-    output whose observed values are all equal: that one is left out, and without any other the
-    result is NaN.
+    100 is perfect, 0 equals forecasting the average ȳ of the actual outputs. It is undefined for an
+    output whose observed values are all equal: such outputs are ignored, and the result is NaN if
+    there are no others.
     """
     errors, spread = _errors(mean, y), _spread(_outputs(y))
     varies = spread > 0
@@ -73,8 +73,8 @@ def nlpd(
 ) -> Score:
     """Negative log predictive density of a mixture, −mean log (1/S) Σ_s N(y; m_s, v_s).
 
-    Means and variances are (S, H, Dy), one component a draw. Each output has its own marginal
-    mixture, and the average is over entries: for the sum over outputs multiply by Dy. A change of
+    Means and variances are (S, H, Dy), one component per draw. Each output has a separate marginal
+    mixture, and the average is over entries; multiply by Dy for the sum over outputs. A change of
     units by a factor c adds log c.
     """
     densities = _log_densities(paths_mean, paths_variance, y)
@@ -86,9 +86,9 @@ def nmll_paper(
 ) -> Score:
     """The "NMLL" of Fan et al. (2023), −mean (1/S) Σ_s log N(y; m_s, v_s), arrays (S, H, Dy).
 
-    It averages log densities where `nlpd` averages densities, so it is never below `nlpd` (Jensen)
-    and no score of the mixture: it punishes draws for differing, however calibrated together. It is
-    for comparison with published figures.
+    It averages log densities, whereas `nlpd` averages densities, so it is never below `nlpd`
+    (Jensen's inequality) and is not a score of the mixture: it penalises differences between draws
+    even if their mixture is calibrated. Use it only for comparison with published figures.
     """
     return _average(-np.mean(_log_densities(mean, variance, y), axis=0), by_step)
 
@@ -96,9 +96,9 @@ def nmll_paper(
 def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
     """Continuous ranked probability score, (E|X − y| − ½ E|X − X′|) / scale, in O(S log S).
 
-    The estimator is the fair one, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), unbiased for
-    independent paths whatever their number; with S² for S(S−1) more paths would seem better. It can
-    be negative when S is small.
+    The fair estimator, Σ_s |x_s − y| / S − Σ_sr |x_s − x_r| / (2S(S−1)), is unbiased for any number
+    of independent paths; with S² instead of S(S−1), more paths would seem better. It can be
+    negative if S is small.
     """
     y = _outputs(y)
     return _average(fair_crps(_forecast(paths, y, fewest=2) - y) / np.asarray(scale), by_step)
@@ -107,12 +107,12 @@ def crps(paths: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: boo
 def energy_score(
     paths: ArrayLike, y: ArrayLike, *, joint: bool = False, by_step: bool = False
 ) -> Score:
-    """Energy score E‖X − y‖ − ½ E‖X − X′‖, by the fair estimator of `crps`, to which it extends.
+    """Energy score E‖X − y‖ − ½ E‖X − X′‖, the multivariate CRPS, by the same fair estimator.
 
-    The vectors are all outputs of one step, averaged over steps, or with `joint=True` the whole
-    horizon as one vector of H·Dy, which sees the dependence between steps and grows like √H.
-    Missing entries are left out of the vectors. Outputs count by their units: rescale them first if
-    those differ. Time is O(S²), memory bounded.
+    The vectors are all outputs of one step, averaged over steps; with `joint=True`, the whole
+    horizon is one vector of H·Dy entries, which includes the dependence between steps and grows
+    like √H. Missing entries are ignored. The score depends on the units of the outputs: rescale
+    them first if they differ. Time is O(S²), memory is bounded.
     """
     y = _outputs(y)
     observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
@@ -132,9 +132,9 @@ def energy_score(
 
 
 def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Entries]:
-    """Lower and upper ends (H, Dy) of the central interval: quantiles (1 ∓ level)/2 of paths.
+    """Lower and upper limits (H, Dy) of the central interval: quantiles (1 ∓ level)/2 of paths.
 
-    A level is a share between 0 and 1.
+    The level is a fraction between 0 and 1.
 
     Quantile p is order statistic p (S + 1), interpolated, so that a value from the same
     distribution falls inside with probability `level` from S ≥ (1 + level) / (1 − level) on;
@@ -147,7 +147,7 @@ def central_interval(paths: ArrayLike, level: float = 0.9) -> tuple[Entries, Ent
 
 
 def coverage(paths: ArrayLike, y: ArrayLike, level: float = 0.9, *, by_step: bool = False) -> Score:
-    """Share of observed entries inside the central interval; near `level` when calibrated."""
+    """Share of observed entries inside the central interval; close to `level` if calibrated."""
     y = _outputs(y)
     lower, upper = central_interval(_forecast(paths, y, fewest=2), level)
     return _average(np.where(np.isnan(y), np.nan, (lower <= y) & (y <= upper)), by_step)
@@ -162,8 +162,8 @@ def interval_width(paths: ArrayLike, level: float = 0.9, *, by_step: bool = Fals
 def pit(paths: ArrayLike, y: ArrayLike) -> Entries:
     """Probability integral transform (H, Dy), (rank of y among the paths + ½) / (S + 1).
 
-    The rank counts paths below y, and half of those equal to it. Values lie inside (0, 1), uniform
-    when calibrated.
+    The rank counts paths below y, and half of the paths equal to y. Values are in (0, 1) and
+    uniform if forecasts are calibrated.
     """
     y = _outputs(y)
     paths = _forecast(paths, y)
@@ -182,12 +182,13 @@ def score(
 ) -> dict[str, float]:
     """All scores: rmse, mae, fit, nlpd, nmll_paper, crps, energy, coverage_90, width_90, ...
 
-    The first three judge the paths' mean. (mean, variance) pairs, each (S, H, Dy): `moments` of the
-    outputs given the states, for `nmll_paper`, which is NaN without; `mixture`, by default the
-    same, of which the predictive distribution is a mixture. Without either, `nlpd` is that of
-    `log_density`: a noisier figure. With `scale` (Dy,), the standard deviations of the training
-    outputs, there are `nrmse` and `ncrps`, RMSE and CRPS in those units: what to rank by where
-    outputs have units of their own.
+    The first three are for the mean of the paths. `moments` and `mixture` are pairs (mean,
+    variance), each (S, H, Dy): `moments` of the outputs given the states, for `nmll_paper`, which
+    is NaN without them; `mixture`, by default the same, are the components of the predictive
+    distribution. Without either, `nlpd` is computed by `log_density`, which is noisier. With
+    `scale` (Dy,), the standard deviations of the training outputs, the result includes `nrmse` and
+    `ncrps`, RMSE and CRPS in these units, which are suitable for ranking if outputs have different
+    units.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     mean = paths.mean(0)
@@ -221,7 +222,7 @@ def score_outputs(
     scale: ArrayLike | None = None,
     **settings: Any,
 ) -> dict[str, dict[str, float]]:
-    """`score` of each output, by name; outputs that were never observed are left out."""
+    """Return `score` for each output by name; unobserved outputs are left out."""
     paths, y = _forecast(paths, None), _outputs(y)
 
     def of(pair: Moments, j: int) -> Moments:
@@ -244,8 +245,8 @@ def score_outputs(
 def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
     """log p(y) (H, Dy) of a density estimate: Gaussians of Silverman's bandwidth around paths.
 
-    The quartiles keep a few wild paths from widening them. Where all paths are equal there is no
-    density, but NaN.
+    Quartiles make the bandwidth robust to outlying paths. If all paths are equal, the result is
+    NaN.
     """
     paths = _forecast(paths, y := _outputs(y), fewest=2)
     low, high = np.quantile(paths, (0.25, 0.75), axis=0)
@@ -303,7 +304,7 @@ def _spread(y: Entries) -> Float[np.ndarray, " Dy"]:
 
 
 def _outputs(y: ArrayLike, name: str = "y") -> Entries:
-    """What came true as (H, Dy), with at least one entry observed."""
+    """Return the actual outputs as (H, Dy), after checking that at least one entry is observed."""
     values = _columns(y, name, 2)
     infinite, missing = np.sum(np.isinf(values)), np.sum(np.isnan(values))
     if infinite or missing == values.size:

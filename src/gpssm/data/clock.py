@@ -2,8 +2,8 @@
 
     time of row t = start + t · step
 
-A transition is learned for one step, so rows must follow each other at equal distances. `Clock.of`
-finds the grid of a column of times, or says which row is not on it.
+A transition is learned for one step, so rows must be equally spaced. `Clock.of` finds the grid of a
+column of times, or raises an error that names the first row off the grid.
 """
 
 import warnings

@@ -7,7 +7,7 @@ is a function that ends in `simulate_model`, and a line of `SIMULATORS`.
 
 Most benchmarks are one series, whose second half tests what was learned from the first. The plants
 of `DAISY` are one series each too, some of them with several inputs and outputs. Those of `RECORDS`
-have a test record of their own, which a fitted model simulates (`load_records`).
+have a separate test record, which a fitted model simulates (`load_records`).
 """
 
 import hashlib
@@ -357,8 +357,8 @@ class Simulated:
         y_t = C x_{t+1} + d + N(0, diag(noise_std²))
 
     `states[0]` is x₀; `u[t]` drives `states[t] → states[t+1]`; `states[t+1]` emits `y[t]`.
-    `transition` is f, without noise, for states (..., Dx) and controls (..., Du) of any equal
-    leading axes.
+    `transition` is f, without noise, for states (..., Dx) and inputs (..., Du) with equal leading
+    axes.
     """
 
     series: Series

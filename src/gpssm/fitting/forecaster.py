@@ -36,17 +36,17 @@ SETTINGS = {**FIT_SETTINGS, "num_paths": 1000}
 
 
 class GPSSMForecaster(BaseForecaster):
-    """A Gaussian process state-space model as a forecaster of sktime.
+    """A Gaussian process state-space model as an sktime forecaster.
 
-    X holds the inputs, which must be known at every step up to the last of the horizon. y may have
-    several columns and missing values. `update` goes on with the rows it is given: with
-    update_params=False the state follows them (`Posterior.condition`), with True the function
-    too (`Posterior.learn`); methods that cannot learn are fitted again, to all rows.
+    X contains the inputs, which must be known up to the end of the horizon. y may have several
+    columns and missing values. `update` processes new rows: with update_params=False it updates the
+    state (`Posterior.condition`), with True also the function (`Posterior.learn`); methods that
+    cannot learn are fitted again to all rows.
 
     Parameters
     ----------
     num_paths
-        Paths of a forecast, of which predictions are statistics.
+        Number of paths of each forecast.
     **settings
         Fields of `gpssm.Spec` and `gpssm.Runtime` by name, and num_warmup, num_draws and thin, as
         in `gpssm.fit`. `progress` is False by default.
@@ -54,7 +54,7 @@ class GPSSMForecaster(BaseForecaster):
     Attributes
     ----------
     posterior_ : Posterior
-        What forecasts start from: after `update`, with the state or the function as updated.
+        The current posterior, including updates.
 
     Examples
     --------

@@ -2,11 +2,11 @@
 
     f_d(z) | v_d ~ N( m_d(z) + A_d(z)·v_d , B_d(z) ),   v_d ~ N(0, I)
 
-`gain` is A and `residual` is B. What does not depend on z is computed once by `factorise`, so that
-scans over time and chains of gradients only multiply matrices. `InducingPoints` is the sparse
-Gaussian process of the free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures` have no
-residual; `Stacked` puts several side by side, and `Informed` has a prior from other data. How many
-of each and where, for given data, is for `starts/build.py`.
+`gain` is A and `residual` is B. Everything that does not depend on z is computed once by
+`factorise`, so that scans over time and gradients only multiply matrices. `InducingPoints` is the
+sparse Gaussian process of the free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures`
+have no residual; `Stacked` concatenates bases, and `Informed` has a prior from other data.
+`starts/build.py` chooses sizes and locations for given data.
 """
 
 import abc
@@ -42,9 +42,10 @@ Sums = tuple[Float[Array, "Dx M M"], Float[Array, "Dx M P"], Float[Array, " Dx"]
 
 
 class Basis(eqx.Module):
-    """What turns (kernel, z) into (A, B): a basis defines `size` and `project`.
+    """A map from (kernel, z) to (A, B); a basis defines `size` and `project`.
 
-    `sums` and `function` follow from `project`; a basis that has them at less cost overrides them.
+    `sums` and `function` have default implementations by `project`; override them if there is a
+    cheaper way.
     """
 
     @property
@@ -58,7 +59,7 @@ class Basis(eqx.Module):
         return False
 
     def factorise(self, kernel: Kernel) -> Factor:
-        """Return what `project` needs of the kernel that does not depend on z."""
+        """Return the part of `project` that does not depend on z."""
         return None
 
     @abc.abstractmethod
@@ -70,7 +71,7 @@ class Basis(eqx.Module):
         kernel
             The kernel.
         factor
-            What `factorise` returned for it.
+            The result of `factorise` for this kernel.
         z
             Inputs [x; u].
         """
@@ -87,16 +88,16 @@ class Basis(eqx.Module):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return AᵀA, AᵀE and ΣB over rows, all that the collapsed density needs of a gain.
+        """Return AᵀA, AᵀE and ΣB over rows, as needed by the collapsed density.
 
         Parameters
         ----------
         kernel, factor, z
-            As of `project`.
+            As in `project`.
         columns
             E.
         counts
-            1 for a row that counts, 0 for one that does not.
+            1 for rows to include, 0 for rows to ignore.
         """
         gain, residual = self.project(kernel, factor, z)
         gain = counts[None, :, None] * gain
@@ -119,11 +120,11 @@ class Basis(eqx.Module):
         function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
         state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """Return what the weights know of a function, in whitened coordinates.
+        """Return the projection of a function onto the weights, in whitened coordinates.
 
-        For a function g drawn from the kernel's process and these weights c, g(z) − A(z) c has the
-        covariance of what the weights leave open about f, whose diagonal is B. A basis without a
-        residual knows nothing of g: c = 0.
+        For a function g drawn from the process of the kernel and these weights c, g(z) − A(z) c has
+        the covariance of f given its weights, whose diagonal is B. A basis without a residual
+        returns c = 0.
 
         Parameters
         ----------

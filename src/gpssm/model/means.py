@@ -1,8 +1,8 @@
-"""Mean functions m(x, u) of the transition: what the dynamics do before anything is learned.
+"""Mean functions m(x, u) of the transition, the prior mean of the dynamics.
 
-They range from nothing known (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics
-(`Function`), with the Gaussian process on what they miss. `LSTM` is a recurrent network in
-state-space form: a mean without a process.
+They range from no knowledge (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics
+(`Function`); the Gaussian process models the remainder. `LSTM` is a recurrent network in
+state-space form, used without a process.
 """
 
 import abc
@@ -25,7 +25,7 @@ class Mean(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """m at N states and controls."""
+        """Return m at N states and inputs."""
 
 
 class Identity(Mean):
@@ -47,8 +47,8 @@ class Zero(Mean):
 class LinearMap(Mean):
     """m(x, u) = A x + B u + b.
 
-    With `LinearFeatures` in the basis it is the centre of the prior on a linear map that is
-    marginalised exactly; alone it is a fixed map, or one to optimise.
+    With `LinearFeatures` in the basis, it is the prior mean of a linear map that is marginalised
+    exactly; otherwise the map is fixed or optimised.
     """
 
     transition: Float[Array, "Dx Dx"]
@@ -70,15 +70,15 @@ class Curved(Mean):
     weights: Float[Array, "Du K"]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """The linear map of what the curves make of the controls."""
+        """Return the linear map of states and transformed inputs."""
         return self.inner(x, rising(u, self.weights))
 
 
 class Function(Mean):
     """m(x, u) = function(x, u), for a function of one state (Dx,) and one input (Du,).
 
-    The function may be an `equinox.Module`: its arrays are then leaves of the model: fix, optimise
-    or sample.
+    The function may be an `equinox.Module`, whose arrays are leaves of the model and can be fixed,
+    optimised or sampled.
     """
 
     function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]]
@@ -92,18 +92,19 @@ class Shifted(Mean):
     """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel
     that stays.
 
-    With `bases.Informed` it makes the present law of the weights a prior of the usual form.
+    With `bases.Informed`, it turns the current distribution of the weights into a prior of the
+    usual form.
 
     Parameters
     ----------
     mean
         m.
     kernel, basis
-        Those of A.
+        The kernel and the basis of A.
     weights
         m_v.
     factor
-        What the basis needs of the kernel: nothing is factorised when the mean is called.
+        The result of `Basis.factorise`, computed in advance.
     """
 
     mean: Mean
@@ -123,8 +124,8 @@ class PhysicsMean(Mean):
     """m(x, u) = step(S x, μ + σ u, θ) / S: known physics of states and inputs in the user's units,
     with parameters θ.
 
-    θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`: fix, optimise
-    or sample them.
+    θ is a dictionary of arrays, which are leaves of the model, `mean.parameters.*`, and can be
+    fixed, optimised or sampled.
     """
 
     step: Callable[[Array, Array, dict[str, Array]], Array]
@@ -140,9 +141,9 @@ class PhysicsMean(Mean):
 
 
 class Wired(Mean):
-    """m_d(x, u) = inner_d([x; u] ∘ W_d), W_d what enters transition d.
+    """m_d(x, u) = inner_d([x; u] ∘ W_d), where W_d masks the arguments of transition d.
 
-    Known_d·[x; u; 1] where nothing is learned.
+    For known rows, it is Known_d·[x; u; 1].
     """
 
     inner: Mean
@@ -150,7 +151,7 @@ class Wired(Mean):
     wiring: Mask = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """Every row from what it may see."""
+        """Return each transition from its arguments."""
         z, mask = jnp.concatenate([x, u], -1), np.asarray(self.wiring)
         masked = z[None] * mask[:, None, :]
         learned = jnp.einsum(

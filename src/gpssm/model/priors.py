@@ -67,9 +67,9 @@ class InverseGamma(Prior):
 
 
 def default_prior(name: str) -> Prior:
-    """The prior of a leaf by the last part of its name, in scaled units.
+    """Return the default prior of a leaf by the last part of its name, in scaled units.
 
-    Standard normal if not known.
+    The prior is standard normal for unknown names.
     """
     return _DEFAULTS.get(name.rsplit(".", 1)[-1], lambda: Normal(0.0, 1.0))()
 

@@ -1,4 +1,4 @@
-"""Figures of the dynamics: the transition function, its wiring, and the model around a point."""
+"""Figures of the dynamics: the transition function, its wiring, and linearised models."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -112,20 +112,21 @@ def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
 
 @figure_of(Posterior)
 def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: int = 5) -> "Figure":
-    """The learned step f(x, u) − x, with 90 % bands, along what the data visited.
+    """Plot the learned change f(x, u) − x with 90 % bands along slices through the data.
 
-    Slices along the principal directions of states and inputs in the training data, in scaled
-    units and without process noise, with the range of the data in grey; below, how new the inputs
-    are to the model (0 known, 1 prior).
+    The slices follow the principal directions of states and inputs in the training data, in scaled
+    units and without process noise. The range of the data is grey; the lower panels show the
+    novelty of the inputs (0 known, 1 prior).
 
     Parameters
     ----------
     posterior
         The fit.
     chain
-        Whose draws to use, as chains may differ in the states' coordinates; None for all of them.
+        The chain whose draws are used, since chains may use different coordinates; None for all
+        chains.
     most_states
-        Of how many states the steps are shown, at most.
+        Largest number of states to show.
     """
     posterior = posterior if chain is None else posterior.thinned(chain=chain)
     lines = slices(posterior)
@@ -156,10 +157,10 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
 
 @figure_of(Posterior)
 def plot_wiring(posterior: Posterior) -> "Figure":
-    """How far each state and input moves each transition, a row per transition.
+    """Plot the effect of each state and input on each transition, one row per transition.
 
-    Figures are standard deviations of the next state for one of the input. Squares that a wiring
-    keeps out are crossed, rows that it knows have a frame.
+    Numbers are changes of the next state, in standard deviations, per standard deviation of the
+    argument. Squares excluded by a wiring are crossed, and known rows are framed.
     """
     table = relevance(posterior)
     rows, columns = table.mean.shape
@@ -186,7 +187,7 @@ def plot_wiring(posterior: Posterior) -> "Figure":
 
 @figure_of(Response)
 def plot_response(response: Response, level: float = LEVEL) -> "Figure":
-    """Step or impulse responses, a row per output and a column per input, over the draws."""
+    """Plot step or impulse responses over draws, one row per output and one column per input."""
     level = as_share(level)
     columns = len(response.linear.inputs)
     layout = {"width": HALF if columns == 1 else FULL, "height": 1.8, "sharex": True}
@@ -213,7 +214,7 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
 
 @figure_of(Bode)
 def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
-    """Magnitude and phase over frequency, two rows per output and a column per input."""
+    """Plot magnitude and phase over frequency, two rows per output and one column per input."""
     level = as_share(level)
     columns = len(bode.linear.inputs)
     layout = {"width": HALF if columns == 1 else FULL, "height": 1.5, "sharex": True}
@@ -235,7 +236,7 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
 
 @figure_of(Linearisation)
 def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
-    """The poles of all draws in the unit circle, a colour for the largest, the next and so on."""
+    """Plot the poles of all draws in the unit circle, coloured by their order of magnitude."""
     level = as_share(level)
     figure, axes = panels(1, width=HALF, height=HALF)
     panel = axes[0, 0]
@@ -255,9 +256,9 @@ def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
 
 @figure_of(StaticGain)
 def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
-    """Where outputs settle, and the slope of that, over the input.
+    """Plot steady-state outputs and their slope over the input.
 
-    Dots mark values of the input at which half of the draws would not stay there.
+    Dots mark values of the input at which the equilibria of half of the draws are unstable.
     """
     level = as_share(level)
     number = len(curve.outputs)

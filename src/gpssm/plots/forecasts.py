@@ -1,4 +1,4 @@
-"""Figures of data and forecasts: series, fans, comparisons, backtests, calibration, orders."""
+"""Figures of data and forecasts: series, forecasts, comparisons, backtests, calibration, orders."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,17 +49,17 @@ Pair = tuple[Forecast, Any]
 
 @in_house_style()
 def plot_series(series: Any, train: Any = None) -> "Figure":
-    """Outputs and inputs below one another, the first four series side by side.
+    """Plot outputs above inputs, with the first four series side by side.
 
         plot_series(series, train=0.5)
 
     Parameters
     ----------
     series
-        A `Series`, anything that `Series.of` takes, or a list of those.
+        A `Series`, anything that `Series.of` accepts, or a list of these.
     train
-        How many rows were trained on, which share of them, or a series of them; the first ones. The
-        rows after them are shaded.
+        The training rows, which come first, as a number, a fraction, or a series. The other rows
+        are shaded.
     """
     listed = as_list(series)
     first = listed[0]
@@ -122,20 +122,19 @@ def plot_forecast(
     history: Any = None,
     levels: Sequence[float] = LEVELS,
 ) -> "Figure":
-    """A fan of intervals around the median per output, and the inputs below.
+    """Plot intervals around the median for each output, and the inputs below.
 
-    Hatched are steps that cannot be trusted, as inputs or paths leave the region of the training
-    data there.
+    Steps where inputs or paths leave the region of the training data are hatched.
 
     Parameters
     ----------
     forecast
         The forecast.
     actual
-        What happened.
+        The actual outputs.
     history
-        What came before: a Series or an array that ends where the forecast starts; its last rows,
-        twice as many as the forecast has steps, are shown.
+        The previous outputs: a Series or an array that ends where the forecast starts, of which the
+        last 2 H rows are shown.
     levels
         Levels of the intervals.
     """
@@ -194,12 +193,12 @@ def plot_comparison(
     output: str | None = None,
     level: float = LEVEL,
 ) -> "Figure":
-    """Medians of forecasts over what happened, with bands of `level` for three forecasts or fewer.
+    """Plot medians of forecasts and the actual outputs, with bands for up to three forecasts.
 
     Parameters
     ----------
     forecasts
-        Forecasts from the same row on, by the name of the method.
+        Forecasts that start at the same row, by name.
     actual, history
         As in `Forecast.plot`.
     output
@@ -246,7 +245,7 @@ def plot_comparison(
 
 @figure_of(Backtest)
 def plot_backtest(backtest: Backtest, output: str | None = None, level: float = LEVEL) -> "Figure":
-    """Forecasts along the series, as many as do not overlap; errors, and coverage, by step ahead.
+    """Plot forecasts along the series that do not overlap, and errors and coverage by step ahead.
 
     Parameters
     ----------
@@ -295,19 +294,20 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
 
 @in_house_style()
 def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
-    """Histogram of the probability integral transform, and coverage of intervals by step ahead.
+    """Plot the probability integral transform, and the coverage of intervals by step ahead.
 
         plot_calibration([(forecast, actual), ...])
 
-    Left: the share of the paths below what happened; flat where forecasts are calibrated, ∪ where
-    their intervals are too narrow, ∩ where they are too wide. Right: how often intervals held what
-    happened, against the level that they claim. Bars and points should lie in the shades in 95 of
-    100 cases if entries were independent; those of one forecast are not, and may stray further.
+    Left: a histogram of the share of paths below the actual outputs. It is flat if forecasts are
+    calibrated, ∪-shaped if intervals are too narrow, ∩-shaped if they are too wide. Right: the
+    coverage of intervals and their nominal levels. If entries were independent, 95 % of the bars
+    and points would lie in the shaded areas; errors of one forecast are correlated, so deviations
+    may be larger.
 
     Parameters
     ----------
     pairs
-        Forecasts, each with what happened, as in `Forecast.score`.
+        Pairs of a forecast and the actual outputs, as in `Forecast.score`.
     levels
         Levels of the intervals.
     """
@@ -391,15 +391,15 @@ def _draw_coverage(
 
 @figure_of(LinearComparison)
 def plot_orders(models: LinearComparison) -> "Figure":
-    """Held-out loss of state-space models over their order, and of the other linear models.
+    """Plot the held-out loss of state-space models over their order, and of other linear models.
 
     Bars are standard errors over the held-out windows; the ring marks the order that
-    `state_dim="auto"` takes.
+    `state_dim="auto"` uses.
 
     Parameters
     ----------
     models
-        What `gpssm.linear_models` returned.
+        The result of `gpssm.linear_models`.
     """
     figure, axes = panels(1, height=3.0)
     panel = axes[0, 0]

@@ -1,4 +1,4 @@
-"""Figures of a fit: outputs and states along the data, residuals, and what the chains did."""
+"""Figures of a fit: outputs and states along the data, residuals, and convergence."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,10 @@ Traces = dict[str, Float[np.ndarray, "chain draw"]]
 def plot_smoothed(
     posterior: Forecaster, index: int = -1, smoothed: tuple[Forecast, Forecast] | None = None
 ) -> "Figure":
-    """Outputs of one training series in hindsight: data, median, and 90 % bands.
+    """Plot the smoothed outputs of one training series: data, median, and 90 % bands.
 
-    The bands are of E[y_t | x_{t+1}] and, lighter, of y_t itself, in which about nine in ten of the
-    data should lie. Missing entries are shown as filled in, each with its 90 % interval.
+    The bands are for E[y_t | x_{t+1}] and, lighter, for y_t, which should contain about 90 % of the
+    data. Missing entries are shown as imputed values with 90 % intervals.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def plot_smoothed(
     index
         Number of the training series.
     smoothed
-        The outputs without and with noise, if they were computed already.
+        The outputs without and with noise, if they have been computed.
     """
     posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
@@ -101,11 +101,11 @@ def _draw_missing(
 
 @figure_of(Posterior)
 def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
-    """The states x₀..x_T of one training series in scaled units, a colour per chain.
+    """Plot the states x₀..x_T of one training series in scaled units, one colour per chain.
 
-    States are identified only up to a change of coordinates, in which chains may differ: where they
-    do, lines part here while the outputs of `plot_smoothed` agree. At most eight states and four
-    chains are drawn, with medians and 90 % bands.
+    States are identified only up to a change of coordinates, so chains may differ here even if the
+    outputs in `plot_smoothed` agree. At most eight states and four chains are drawn, with medians
+    and 90 % bands.
 
     Parameters
     ----------
@@ -141,11 +141,11 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
 def plot_residuals(
     posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = 1000
 ) -> "Figure":
-    """One-step residuals, their autocorrelation and their correlation with inputs.
+    """Plot one-step residuals, their autocorrelation and their correlation with inputs.
 
-    A correlation outside the shade (95 %) says that the past of the output (more states?), or of an
-    input, holds more than the model took from it; correlation with inputs to come (negative lags)
-    says that there was feedback.
+    Correlations outside the shaded 95 % band show that the model has missed structure in past
+    outputs (perhaps for want of states) or in an input; correlations with future inputs (negative
+    lags) indicate feedback.
 
     Parameters
     ----------
@@ -247,11 +247,11 @@ def _rhat(values: Float[np.ndarray, "chain draw"]) -> float:
 
 @figure_of(Posterior)
 def plot_traces(posterior: Posterior) -> "Figure":
-    """Traces and rank histograms of the log target and of the parameters with the largest R-hat.
+    """Plot traces and rank histograms of the log target and the parameters with the largest R-hat.
 
-    Traces should look alike and wander over their whole range quickly. Ranks are over all chains
-    together: where all chains have found the same distribution, each chain's histogram is flat, up
-    to the grey band that holds 95 % of the bars of independent draws.
+    Traces should look alike and cover their whole range quickly. Ranks are over all chains
+    together: if all chains have converged to the same distribution, the histogram of each chain is
+    flat within the grey band, which contains 95 % of the bars for independent draws.
     """
     chosen = traces(posterior)
     layout = {"width_ratios": (3, 2), "sharex": "col"}
@@ -293,18 +293,18 @@ def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
 
 @figure_of(Posterior)
 def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
-    """Effective sample sizes and R-hat of each group of quantities, at their worst.
+    """Plot the smallest effective sample size and the largest R-hat of each group of quantities.
 
     The dashed line is at 100 effective draws per chain, the dotted one at all draws. R-hat should
-    lie in the shade below 1.01; up to 1.05 will do for plots, not for tails. Its
-    axis is logarithmic in the distance from 1, to read both 1.005 and 2.
+    lie in the shaded area below 1.01; values up to 1.05 are sufficient for plots, but not for tail
+    probabilities. Its axis is logarithmic in the distance from 1.
 
     Parameters
     ----------
     posterior
         The fit.
     diagnostics
-        Those of the posterior, if they were computed already.
+        The diagnostics of the posterior, if they have been computed.
     """
     diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
     rows = [row for row in diagnostics.rows if row.number]
@@ -340,10 +340,10 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
 
 @figure_of(Posterior)
 def plot_parameters(posterior: Posterior) -> "Figure":
-    """Prior and posterior of each parameter that was learned, in scaled units.
+    """Plot the prior and posterior of each learned parameter, in scaled units.
 
-    Sampled parameters have a density per entry, optimised ones a mark. Where prior and posterior
-    look alike the data had nothing to say.
+    Sampled parameters have one density per entry, optimised ones a mark. If prior and posterior
+    look alike, the data contain no information about the parameter.
     """
     drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
     sampled = [name for name in drawn if name in posterior.model.leaves("sample")]
