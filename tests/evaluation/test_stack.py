@@ -348,7 +348,7 @@ def test_the_summary_and_the_report_say_what_is_mixed(even, tmp_path):
     assert "Members of the mixture" in page
     assert "A mixture of second order (75 %) was fitted to" in page
     assert "The following paragraphs describe its member second order, a linear model with" in page
-    assert "those of second order." in page  # the leading member
+    assert "are shown for second order." in page  # the leading member
     assert "Chains do not agree" not in page  # they are independent draws
     assert '<th scope="row">second order</th><td>0.75</td><td>-1.5</td><td>0.125</td>' in page
 

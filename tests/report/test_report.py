@@ -192,7 +192,7 @@ def test_what_intervals_are_widened_by_is_a_table(found, pictures):
     text = make_report(replace(found, summary=summary), pictures=pictures)
     assert "44 rows kept aside" in text
     assert text.count("<td>1.23</td><td>75 %</td><td>5</td>") == 2
-    assert "Calibration of the intervals" not in make_report(found, pictures=pictures)
+    assert "<h3>Calibration of the intervals</h3>" not in make_report(found, pictures=pictures)
 
 
 def test_every_judgement_says_of_what_it_is(page):
