@@ -160,7 +160,7 @@ def test_bench_alone_shows_its_help():
         (["--methods", "ffvd,arma"], "Known: auto, ffvd"),
         (["--protocols", "p31"], "Did you mean 'p30'"),
         (["--datasets", ","], "at least one series"),
-        (["--set", "ffvd"], "--set takes NAME=VALUE"),
+        (["--set", "ffvd"], "--set must be NAME=VALUE"),
         (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
         (["--set", "arx.ordrs=2"], "Did you mean 'orders'"),
         (["--set", "arx.num_draws=0"], "at least 1"),
@@ -245,7 +245,7 @@ def test_a_delay_is_found_and_reported(tmp_path):
     # 0.1 / sqrt(1 - 0.8²), and so many correlated errors know that to a half.
     assert run.metrics()["scores"]["arx"]["rmse"] == pytest.approx(0.1 / 0.6, rel=0.5)
     unknown = ["--set", 'delay={"u": 4, "v": 1}', "--out", tmp_path / "none"]
-    assert "no control 'v'" in complaint(*words, *unknown, code=1)
+    assert "no input 'v'" in complaint(*words, *unknown, code=1)
     assert not (tmp_path / "none").exists()
 
 
@@ -544,8 +544,8 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--state-dim", "two"], "state_dim must be a whole number"),
         (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),
         (["-y", "level", "--set", "statedim=2"], "Did you mean 'state_dim'"),
-        (["-y", "level", "--set", "kernel"], "--set takes NAME=VALUE"),
-        (["-y", "level", "--unit", "level"], "--unit takes NAME=UNIT"),
+        (["-y", "level", "--set", "kernel"], "--set must be NAME=VALUE"),
+        (["-y", "level", "--unit", "level"], "--unit must be NAME=UNIT"),
         (["-y", "level", "--draws", "0"], "num_draws"),
         (["--method", "arx"], "'level', 'pump'"),
     ],

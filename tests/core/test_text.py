@@ -82,8 +82,10 @@ def test_whole_numbers():
 def test_levels_are_shares():
     assert as_share(np.float64(0.9)) == 0.9
     for level, hint in ((1.5, r"For 1\.5 % give 0\.015"), (90, r"For 90 % give 0\.9")):
-        with pytest.raises(ValueError, match=rf"a share between 0 and 1, .* got {level}\. {hint}"):
+        with pytest.raises(
+            ValueError, match=rf"a fraction between 0 and 1, .* got {level}\. {hint}"
+        ):
             as_share(level)
     for level in (0, 1, -0.1, 100, np.nan, True, "0.9"):
-        with pytest.raises(ValueError, match="a share between 0 and 1"):
+        with pytest.raises(ValueError, match="a fraction between 0 and 1"):
             as_share(level)

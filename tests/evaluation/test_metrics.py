@@ -372,9 +372,9 @@ WRONG = [
     ),
     (
         lambda: metrics.coverage(PATHS, ACTUAL, 100),
-        r"a share between 0 and 1, such as 0.9; got 100",
+        r"a fraction between 0 and 1, such as 0.9; got 100",
     ),
-    (lambda: metrics.interval_width(PATHS, 0.0), r"a share between 0 and 1"),
+    (lambda: metrics.interval_width(PATHS, 0.0), r"a fraction between 0 and 1"),
     (lambda: metrics.score(PATHS, ACTUAL, levels=(1.0,)), r"got 1.0"),
     (
         lambda: metrics.nlpd(PATHS, PATHS[:3] ** 2, ACTUAL),

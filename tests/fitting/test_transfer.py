@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused(old):
         fit(dataclasses.replace(rows, outputs=("other",)))
     with pytest.raises(ValueError, match="call posterior"):
         fit(calibrate=True)
-    with pytest.raises(ValueError, match="takes no prior"):
+    with pytest.raises(ValueError, match="does not support a prior"):
         fit(method="lgssm")
     name = rows.outputs[0]
     experiments = (dataclasses.replace(old.dataset.experiments[0], units={name: "m"}, dt=1.0),)

@@ -387,7 +387,7 @@ def test_statistics_are_over_paths():
     inside = np.mean((forecast.paths >= low) & (forecast.paths <= high), axis=0)
     np.testing.assert_allclose(inside, 0.8, atol=0.01)
     for level in (1, 1.5, 80):
-        with pytest.raises(ValueError, match="a share between 0 and 1"):
+        with pytest.raises(ValueError, match="a fraction between 0 and 1"):
             forecast.interval(level)
 
 
