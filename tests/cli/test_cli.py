@@ -540,7 +540,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
     [
         (["-y", "level", "-m", "fvd"], "Did you mean 'ffvd'"),
         (["-y", "level", "--set", "kernel=se+rbf"], "Known: se"),
-        (["-y", "level", "--train", "half"], "train is a number of rows"),
+        (["-y", "level", "--train", "half"], "train must be a number of rows"),
         (["-y", "level", "--state-dim", "two"], "state_dim must be a whole number"),
         (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),
         (["-y", "level", "--set", "statedim=2"], "Did you mean 'state_dim'"),
