@@ -93,7 +93,9 @@ def execute(
             began = ticks()
             baselines = _judge_baselines(settings, data.train, data.test, delay, screen)
             seconds = {"baselines": ticks() - began}
+            began = ticks()
             posterior = _posterior(run, settings, data.train, delay, screen)
+            seconds["fit"] = ticks() - began
             began = ticks()
             examination = examine(
                 posterior,
@@ -103,7 +105,7 @@ def execute(
             )
             metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
-            metrics["seconds"] = seconds | metrics["seconds"] | {"judge": ticks() - began}
+            metrics["seconds"] = seconds | {"judge": ticks() - began}
             _write_results(run, examination, metrics, screen)
             if with_report:
                 began = ticks()

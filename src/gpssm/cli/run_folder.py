@@ -25,8 +25,7 @@
     checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}]
     diagnostics      R-hat and effective draws by group of quantities
     summary          what `gpssm info` shows
-    seconds          {"baselines": ..., "setup": ..., "compile": ..., "run": ..., "judge": ...,
-                     "report": ...}
+    seconds          {"baselines": ..., "fit": ..., "judge": ..., "report": ...}
     notes            what went wrong or should be known, as sentences
 
 A figure that does not exist is null.

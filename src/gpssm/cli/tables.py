@@ -42,8 +42,7 @@ def closing_lines(run: "Run") -> list[RenderableType]:
     """What to make of a finished run: verdicts, the worst first; times; where to look."""
     metrics = run.metrics()
     shown: list[RenderableType] = [*verdicts(metrics)]
-    names = {"run": "sample"}
-    seconds = {names.get(name, name): value for name, value in metrics["seconds"].items()}
+    seconds = metrics["seconds"]
     times = ", ".join(f"{name} {value:.{int(value < 10)}f}" for name, value in seconds.items())
     shown.append(f"\nSeconds:   {times}; total {sum(seconds.values()):.0f}")
     summary = metrics["summary"]

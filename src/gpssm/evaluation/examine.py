@@ -161,7 +161,6 @@ class Examination:
             "diagnostics": [row._asdict() for row in self.diagnostics.rows],
             "summary": self.summary.to_dict(),
             "test": test,
-            "seconds": posterior.seconds._asdict(),
             "notes": self.notes,
         }
 
