@@ -1,4 +1,4 @@
-"""The command line, without logic of its own: `app` has the commands, `pipeline` does the work."""
+"""The command line, which contains no logic: `app` has the commands, `pipeline` does the work."""
 
 
 def main() -> None:

@@ -154,7 +154,7 @@ class Settings:
         method = spec["method"]
         runtime = {"num_chains": self.runtime.num_chains, "keep_states": self.runtime.keep_states}
         columns = {"files": self.files, "outputs": self.outputs, "inputs": self.inputs}
-        # The method has a table of its own, and the others are objects.
+        # The method has a separate table, and the others are objects.
         others = ("method", "physics", "prior", "prior_strength")
         tables = {
             "data": columns | {"train": self.train, **self.reader, "sha256": self.hashes},

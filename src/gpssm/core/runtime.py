@@ -104,7 +104,7 @@ jit_for_once: Callable[..., Any] = functools.partial(
 def keep_programs() -> None:
     """Have JAX keep compiled programs in the folder GPSSM_CACHE, or where the user keeps them.
 
-    Programs are made for one processor: each kind has a folder of its own, since home folders are
+    Programs are made for one processor: each kind has a separate folder, since home folders are
     shared.
     """
     cache = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")

@@ -48,7 +48,7 @@ def to_columns(
 def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
     """The columns `names` of what a user gave as y or u, in that order.
 
-    Columns with names of their own go by name; those without go by position. A table may have
+    Named columns go by name; those without go by position. A table may have
     others too.
     """
     table = as_frame(values)

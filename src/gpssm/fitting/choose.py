@@ -207,7 +207,7 @@ class StartChoice(NamedTuple):
     held_out
         The posteriors of the best candidate's short chains, each with the fold it was judged on.
     separate
-        Whether each chain has a start of its own, so that chains share no part of the warm-up.
+        Whether each chain has a separate start, so that chains share no part of the warm-up.
     """
 
     spec: Spec

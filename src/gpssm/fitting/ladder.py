@@ -201,7 +201,7 @@ class Ladder:
         except FAILURES as error:
             self.scores["chains"] = error
             return
-        # Held-out rows are those of whole series; windows have folds of their own.
+        # Held-out rows are those of whole series; windows have other folds.
         if not choice.held_out or self.spec.windows > 1:
             return
         resolved = choice.spec.replace(delay=self.spec.delay)
@@ -268,7 +268,7 @@ class Ladder:
             self.runtime.callback(self._evenly())
 
     def _runtime(self, name: str) -> Runtime:
-        """The runtime of one model, which saves its run in a folder of its own."""
+        """The runtime of one model, which saves its run in a separate folder."""
         if self.runtime.checkpoint is None:
             return self.runtime
         return self.runtime.replace(checkpoint=Path(self.runtime.checkpoint) / name)

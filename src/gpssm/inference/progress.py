@@ -71,7 +71,7 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     log_target
         The log target of the draws.
     separate_models
-        Whether each chain has a model of its own. Their targets cannot be compared, and the result
+        Whether each chain has a separate model. Their targets cannot be compared, and the result
         is the largest R-hat of a chain by itself.
 
     Returns
@@ -244,7 +244,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
     """Yield a function `pressed()` that says whether the user has pressed Ctrl-C.
 
     The first Ctrl-C is only noted; a second one raises KeyboardInterrupt. SIGTERM, by which systems
-    ask a process to end, counts as Ctrl-C unless the user's program has a handler of its own for
+    ask a process to end, counts as Ctrl-C unless the user's program has another handler for
     it. Python lets only the main thread handle signals: in other threads nothing changes.
 
     Yields

@@ -20,7 +20,7 @@ their ε, such as the published .01, is the ε here.
 There is no accept step. In a direction of precision λ, with h = ε² V̂^{−½}, the variance comes out
 as 1/λ · 1 / (1 − hλ / (4 − 2α)) when the gradient is exact, so the error falls with ε². A gradient
 estimated with variance S adds hS / 2α, relatively. The −ε⁴ that the authors subtract from the
-noise's variance is a guess of this for minibatches, and would be an error of its own with exact
+noise's variance is a guess of this for minibatches, and would itself be an error with exact
 gradients: it is left out.
 """
 

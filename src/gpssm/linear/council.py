@@ -212,7 +212,7 @@ def fit_mean(series: Sequence[Series]) -> LinearSSM:
 
 
 def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
-    """The rows before and after a window of each series, as series of their own."""
+    """The rows before and after a window of each series, as separate series."""
     parts = []
     for item in series:
         first, end = _window(item, fold)

@@ -16,4 +16,4 @@ class Auto(MethodSettings):
     Setting a number of iterations in `Spec.replace` selects exact chains, `ffvd`, instead.
     """
 
-    assumptions: ClassVar[Assumptions | None] = None  # it has no posterior of its own
+    assumptions: ClassVar[Assumptions | None] = None  # it mixes other posteriors

@@ -53,7 +53,7 @@ class EnVI(VariationalSettings):
     Parameters
     ----------
     num_samples
-        Draws of the function for each estimate of the bound, each with an ensemble of its own.
+        Draws of the function for each estimate of the bound, each with a separate ensemble.
     num_members
         Members of an ensemble.
     """

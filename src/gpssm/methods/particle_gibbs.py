@@ -1,7 +1,7 @@
 """Particle Gibbs: `ffvd-p`, and what all methods share that move states by particles.
 
     x | θ      a sweep of particles, a whole path at once (`csmc.py`), for each series
-    θ | x      the parameters' moves, with weights of their own that are thrown away
+    θ | x      the parameters' moves, with separate weights that are discarded
 
 Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
 `ffvd-p` draws the weights given the states first, v | x, and then the states given both. Two

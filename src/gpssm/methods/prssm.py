@@ -6,7 +6,7 @@ the data.
 
 f is drawn from its marginal at every step, as in the paper: the weights are as if new at each step,
 so that this is strictly a bound for one step or certain weights only. Series are cut into
-sub-trajectories, in the bound and in draws, each with an x₀ of its own, from a small convolutional
+sub-trajectories, in the bound and in draws, each with its x₀ from a small convolutional
 net over its first rows, and the same prior on it.
 
 What deviates from the paper: model, q(v) and the net's linear part start from a linear fit. The
@@ -113,7 +113,7 @@ class PRSSMSampler(VariationalSampler):
         v: Float[Array, "Dx M"],
         series: list[Series],
     ) -> States:
-        """Return sub-trajectories side by side, each from an x₀ of its own."""
+        """Return sub-trajectories side by side, each from a separate x₀."""
         start_key, path_key = jax.random.split(key)
         parts = cut(self.lengths, self.settings.window)
         batch = take(series, parts)

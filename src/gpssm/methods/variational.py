@@ -111,7 +111,7 @@ def marginal(law: WeightLaw) -> Function:
 
 
 def given(weights: Float[Array, "Dx N M"]) -> Function:
-    """f ~ N(m + A·v_n, B), with weights of its own for each of N paths."""
+    """f ~ N(m + A·v_n, B), with separate weights for each of N paths."""
 
     def moments(step: Step) -> FunctionMoments:
         mean = step.mean + jnp.sum(step.gain * weights, -1).T

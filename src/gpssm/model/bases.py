@@ -299,7 +299,7 @@ class BlockDiagonal(Basis):
 
     @property
     def shared(self) -> bool:
-        """True, although each dimension uses a block of its own."""
+        """True, although each dimension uses a separate block."""
         return True
 
     def factorise(self, kernel: Kernel) -> Factor:

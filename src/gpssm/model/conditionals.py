@@ -2,7 +2,7 @@
 steps.
 
 They are conjugate when the leaf's prior is `InverseGamma` (noise variances) or `Normal` (C and d),
-which are the defaults. C and d have priors of their own, independent of R, so the emission is drawn
+which are the defaults. C and d have separate priors, independent of R, so the emission is drawn
 in two steps: (C, d) given R, then R given (C, d). A prior tied to R would shrink C towards zero
 whenever the noise is small.
 """

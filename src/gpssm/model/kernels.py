@@ -257,7 +257,7 @@ class Coregionalised(Kernel):
     """k_d(z, z') = Σ_r W_dr² k_r(z, z'), for f_d = Σ_r W_dr g_r with independent g_r ~ GP(0, k_r).
 
     Where all dimensions share the g (the linear model of coregionalisation), Cov(f_d(z), f_e(z'))
-    is Σ_r W_dr W_er k_r(z, z'). With R = 1 and a g of its own for each dimension, it is one kernel
+    is Σ_r W_dr W_er k_r(z, z'). With R = 1 and a separate g for each dimension, it is one kernel
     for all dimensions but for their scales. Which of the two is for the basis to say
     (`bases.CoregionalisedPoints`).
 

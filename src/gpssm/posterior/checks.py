@@ -120,7 +120,7 @@ def sampling_verdict(
     notes
         Notes of the run, which make it "fair" at best.
     starts
-        Starts of the chains where each has a model of its own; see `check_mixing`.
+        Starts of the chains where each has a separate model; see `check_mixing`.
 
     Returns
     -------
@@ -279,7 +279,7 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
     """Check that chains agree about each group of quantities and have enough effective draws.
 
     Groups that users see come first. A group that depends on the states' coordinates, in which
-    chains may differ, asks for caution at most. Chains with models of their own are several
+    chains may differ, asks for caution at most. Chains with separate models are several
     posteriors: each must have settled by itself, and what they disagree on is said once.
 
     Parameters
@@ -287,7 +287,7 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
     rows
         Rows of `Diagnostics`; those without a quantity that varies are skipped.
     starts
-        The starts of the chains in words where each has a model of its own, else empty.
+        The starts of the chains in words where each has a separate model, else empty.
 
     Yields
     ------
@@ -346,7 +346,7 @@ def _about_mixing(row: "Row", disagree: bool) -> str:
 
 
 def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
-    """Check whether chains with models of their own agree about the outputs.
+    """Check whether chains with separate models agree about the outputs.
 
     Chains that have not converged differ from each other as each differs from itself: that is no
     disagreement yet. It is a problem where chains of one posterior would have one.

@@ -168,7 +168,7 @@ def _describe_array(
     description = {"array": name, "dtype": value.dtype.name, "kind": kind}
     if value.size == 0:
         return description | {"shape": list(value.shape)}
-    while name in arrays:  # a dictionary's keys may have dots of their own
+    while name in arrays:  # a dictionary's keys may contain dots
         name += "_"
     arrays[name] = value
     return description | {"array": name}

@@ -215,7 +215,7 @@ def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior"
 
 
 def own_starts(posterior: "Posterior") -> str:
-    """The starts and noises of chains with models of their own; empty if all are one posterior."""
+    """The starts and noises of chains with separate models; empty if all are one posterior."""
     if not differ_in_model(posterior):
         return ""
     spec = posterior.spec

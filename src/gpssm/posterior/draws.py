@@ -186,7 +186,7 @@ def model_of(posterior: "Posterior", chain: int, draw: int) -> GPSSM:
 
 
 def differ_in_model(posterior: "Posterior") -> bool:
-    """Whether chains have models of their own: they differ in what is not sampled.
+    """Whether chains have separate models: they differ in what is not sampled.
 
     They are then several posteriors, and forecasts are the average over them; else all chains are
     of one.

@@ -17,7 +17,7 @@ move states with. Factorising (L⁻¹ of the inducing points' covariance, say) h
 and one draw after the other, and once in all where the draws share kernel, basis and mean. Moving
 the states then is matrix products only.
 
-Each path has random numbers of its own, from the seed, the draw, the path's number within the draw
+Each path has separate random numbers, from the seed, the draw, the path's number within the draw
 and the step: a longer forecast starts with the shorter one.
 
 **Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of
@@ -183,7 +183,7 @@ class Functions(NamedTuple):
 
 
 def can_draw_functions(model: GPSSM) -> bool:
-    """Whether paths can have functions of their own.
+    """Whether paths can have separate functions.
 
     One part of the basis has a residual, and the kernel has random features.
     """

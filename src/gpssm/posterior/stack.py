@@ -486,7 +486,7 @@ class Stack:
         return dataclasses.replace(self, members=members)
 
 
-Forecaster = Posterior | Stack  # what forecasts from data of its own
+Forecaster = Posterior | Stack  # what holds training data and forecasts
 
 
 def single_posteriors(forecaster: Forecaster) -> list[Posterior]:

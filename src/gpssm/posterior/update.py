@@ -123,7 +123,7 @@ def update(
     first = 0 if new_experiment else len(old.experiments[index])
     rows = dataset.scaled[-1 if new_experiment else index][first:]
     # All chains start from the last draw of the chain with the likeliest states, or each from its
-    # own last draw where chains have models of their own.
+    # own last draw where chains have separate models.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     starts = []
     for chain in range(posterior.num_chains) if differ_in_model(posterior) else [best]:

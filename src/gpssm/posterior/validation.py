@@ -110,7 +110,7 @@ class Fold(NamedTuple):
     rest : dict of int to Series
         Held-out rows, by the number of their series.
     before : bool
-        Whether the held-out rows come before the others, as an experiment of their own.
+        Whether the held-out rows come before the others, as a separate experiment.
     """
 
     series: list[Series]

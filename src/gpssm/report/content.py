@@ -221,7 +221,7 @@ SAMPLED = {
     "poor": "Chains do not agree about outputs and forecasts: treat everything below as "
     "provisional.",
 }
-# Where chains have models of their own.
+# Where each chain has a separate model.
 SEPARATE = {
     "good": "Each chain has a separate start and has converged, and chains agree about outputs "
     "and forecasts.",
