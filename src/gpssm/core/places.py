@@ -26,11 +26,16 @@ class Died(RuntimeError):
 
 
 class Place(NamedTuple):
-    """As many processes of this machine, 1 for the one that is asking; or a cluster.
+    """Where independent tasks run: here, in processes or threads of this machine, or on a cluster.
 
-    :param cluster: the address of a Dask scheduler, as tcp://host:8786, a cluster of Dask's, or a
-    client of one.
-    :param threads: whether jobs are threads of this process, which share compiled programs.
+    Parameters
+    ----------
+    jobs
+        Tasks at a time on this machine; 1 runs them in this process.
+    cluster
+        The address of a Dask scheduler, as tcp://host:8786, a Dask cluster, or a client.
+    threads
+        Whether jobs are threads of this process, which share compiled programs.
     """
 
     jobs: int = 1

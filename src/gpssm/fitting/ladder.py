@@ -185,7 +185,7 @@ class Ladder:
 
     def is_poor(self) -> bool:
         """Whether the forecasts so far, or simulations if these are asked for, deserve chains."""
-        losses = [score.crps for score in self.scores.values() if isinstance(score, HeldOutScores)]
+        losses = [score.crps for score in self._sound_scores().values()]
         return bool(losses) and (min(losses) > POOR or self.spec.horizon == "simulation")
 
     def add_chains(self) -> None:
@@ -209,13 +209,18 @@ class Ladder:
         self.members["chains"] = Member(resolved, None, without)
         self.weigh()
 
+    def _sound_scores(self) -> dict[str, HeldOutScores]:
+        """The scores of the models that did not fail."""
+        return {
+            name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
+        }
+
     def _best_order(self) -> int:
         """The number of states of the quick posterior that forecasts held-out rows best."""
         losses = {
             self.members[name].spec.state_dim: score.crps
-            for name, score in self.scores.items()
-            if isinstance(score, HeldOutScores)
-            and isinstance(self.members[name].spec.settings, Quick)
+            for name, score in self._sound_scores().items()
+            if isinstance(self.members[name].spec.settings, Quick)
         }
         return min(losses, key=lambda order: losses[order], default=self.spec.state_dim)
 
@@ -225,9 +230,7 @@ class Ladder:
         Where a nonlinear model forecasts clearly better than every linear one, by two standard
         errors, linear models get no weight: few rows would leave them some in a mixture.
         """
-        scores = {
-            name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
-        }
+        scores = self._sound_scores()
         if not scores or any(name not in self.scores for name in self.members):
             return self._evenly()
         ranked = sorted(scores, key=lambda name: scores[name].crps)

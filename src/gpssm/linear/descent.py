@@ -200,9 +200,12 @@ def fit_from_starts(
     emission: Emission,
     key: PRNGKeyArray,
 ) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
-    """The noise, the model and the states of the best free run, of many that begin at random.
+    """The noise, the model and the states of the best simulation, of many from random models.
 
-    :param begin: a model of so many series for a key, with all that `Modes` has for a free run.
+    Parameters
+    ----------
+    begin
+        Returns a random model for a key and a number of series, with what `Modes` needs.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
     few, *after = stages(series, NUM_LBFGS)

@@ -58,8 +58,12 @@ FIRST_STEP = 0.5  # of the search for them
 class RecursiveGPSSM(MethodSettings):
     """Settings of `rgpssm`; `num_inducing` of the fit is the budget of inducing points.
 
-    :param novelty: share of the prior variance of f that must be open for a new point.
-    :param num_passes: over the data, at most, to choose hyper-parameters by.
+    Parameters
+    ----------
+    novelty
+        Share of the prior variance of f that must remain at an input for it to become a new point.
+    num_passes
+        Passes over the data, at most, by which hyper-parameters are chosen.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
