@@ -4,7 +4,7 @@
 
 Furnace is fitted twice with defaults from the start `em`, so that the second fit shows what is left when nothing is
 compiled. `--rows` adds a fit of so many rows of `wiener-hammerstein`, with six states, 100 inducing points, four chains
-and all defaults, whose free run is judged on 1000 rows of its test record.
+and all defaults, whose simulation is judged on 1000 rows of its test record.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
         known = test.window
         free = posterior.simulate(test.u[known : known + 1000], warmup=test[:known])
         error = float(np.sqrt(np.mean((free.mean - test.y[known : known + 1000]) ** 2)))
-        print(f"free run of 1000 rows of the test record: RMSE {1000 * error:.2f} mV")
+        print(f"simulation of 1000 rows of the test record: RMSE {1000 * error:.2f} mV")
 
 
 if __name__ == "__main__":

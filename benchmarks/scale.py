@@ -16,7 +16,7 @@ how many gradients the trajectories of the last two had.
 `--no-run` prints the memory alone: a million rows can then be looked at on a small machine.
 
 The second fits so many rows of `emps` with four states and all defaults but those named, and prints the seconds of its
-parts, the memory of the process, and the error of a free run through as many rows of the test record.
+parts, the memory of the process, and the error of a simulation through as many rows of the test record.
 """
 
 import argparse
@@ -48,7 +48,7 @@ from gpssm.starts.build import assign_roles
 
 REPEATS, GRADIENTS = 3, 11
 PROCESS_STD, NOISE_STD = 0.1, 0.1
-PATHS = 4_500_000  # rows of a free run, over all its paths: more take more memory than they tell
+PATHS = 4_500_000  # rows of a simulation, over all its paths: more take more memory than they tell
 
 
 def example(rows: int, states: int, points: int) -> tuple[GPSSM, np.ndarray, list[Series]]:
@@ -159,7 +159,7 @@ def fit_emps(rows: int, **settings: Any) -> None:
     free = posterior.simulate(test.u[known:], warmup=test[:known], num_paths=paths)
     error = float(np.sqrt(np.mean((free.mean - test.y[known:]) ** 2)))
     print(
-        f"free run of {len(test) - known} rows of the test record: RMSE {1000 * error:.2f} mm",
+        f"simulation of {len(test) - known} rows of the test record: RMSE {1000 * error:.2f} mm",
         end=", ",
     )
     print(f"{time.perf_counter() - began:.0f} s for {paths} paths")

@@ -31,10 +31,10 @@ def training(rows_a_point=10.0, **changed):
         (training(noise=1.6), "Noise of level: 64 % of its variance"),
         (training(process_noise=1.6), "process noise of one step 64 %"),
         (
-            training(one_step_error=1.9, free_run_error=2.0),
+            training(one_step_error=1.9, simulation_error=2.0),
             "One step ahead, predictions are hardly",
         ),
-        (training(free_run_error=1.9), "Over 30 steps, forecasts are hardly"),
+        (training(simulation_error=1.9), "Over 30 steps, forecasts are hardly"),
         (training(covered=0.55), "simulations: 55 % inside"),
         (training(left=0.2), "20 % left the region"),
         (training(novelty_tail=0.4), "40 % of the prior variance of f"),
@@ -142,11 +142,11 @@ def test_coverage_is_judged_with_room_for_few_and_dependent_entries(share, level
     assert (found.name, found.level) == ("90 % intervals of y", level)
 
 
-def test_one_free_run_is_a_check_of_its_own():
+def test_one_simulation_is_a_separate_check():
     paths = np.random.default_rng(0).normal(size=(200, 300, 1))
     forecast = Forecast(paths, ("y",), 0, np.zeros((300, 0)))
-    (good,) = checks.check_free_run(forecast, Series(np.random.default_rng(1).normal(size=300)))
-    (poor,) = checks.check_free_run(forecast, Series(np.full(300, 5.0)))
+    (good,) = checks.check_simulation(forecast, Series(np.random.default_rng(1).normal(size=300)))
+    (poor,) = checks.check_simulation(forecast, Series(np.full(300, 5.0)))
     assert (good.level, poor.level) == ("good", "problem")
     assert good.protocol == "held-out rows, one simulation of 300 steps"
 

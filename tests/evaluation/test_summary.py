@@ -13,7 +13,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import LEAD, assess, free_run_rows, nonlinearity, steps_until
+from gpssm.evaluation.assessment import LEAD, assess, nonlinearity, simulation_rows, steps_until
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
 from gpssm.model.likelihoods import StudentT
@@ -61,20 +61,22 @@ def test_noises_and_one_step_errors_are_those_of_the_regression(series, summary)
     assert output.spread == pytest.approx(series.y.std())
     assert output.process_noise == pytest.approx(errors.std(), rel=0.01)
     assert output.noise < 0.001 * output.spread
-    rows = free_run_rows(len(series))[: summary.training.horizon]
+    rows = simulation_rows(len(series))[: summary.training.horizon]
     judged = errors[rows[rows >= LEAD] - 2]
     assert output.one_step_error == pytest.approx(np.sqrt(np.mean(judged**2)), rel=0.01)
 
 
-def test_free_runs_widen_as_the_regression_says(series, posterior):
+def test_simulations_widen_as_the_regression_says(series, posterior):
     figures = assess(posterior)
     found = regress([series], 2, 1, 2)
     impulse = lfilter([1.0], [1.0, *(-found.outputs.ravel())], np.eye(1, TRAINING.horizon)[0])
     exact = np.sqrt(found.covariance[0, 0] * np.cumsum(impulse**2)) / series.y.std()
     # A standard deviation from 160 paths.
     np.testing.assert_allclose(figures.widening[:, 0], exact, rtol=4 / np.sqrt(2 * 160))
-    # Far ahead a free run knows the controls only, and errs by as much as it says.
-    assert figures.outputs[0].free_run_error == pytest.approx(exact[10] * series.y.std(), rel=0.25)
+    # Far ahead a simulation knows the controls only, and errs by as much as it says.
+    assert figures.outputs[0].simulation_error == pytest.approx(
+        exact[10] * series.y.std(), rel=0.25
+    )
     assert figures.covered == pytest.approx(0.9, abs=0.07)
     assert figures.left == 0
     assert figures.nonlinear < 1e-9
@@ -126,7 +128,7 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     assert len(summary.training.widening) == summary.training.horizon == 4
     assert 0 < summary.training.nonlinear < 1
     assert all(
-        np.isfinite([one.one_step_error, one.free_run_error, one.noise]).all()
+        np.isfinite([one.one_step_error, one.simulation_error, one.noise]).all()
         for one in summary.training.outputs
     )
     variances = np.exp(2 * np.asarray(posterior.model.likelihood.log_std))

@@ -1,4 +1,4 @@
-"""Linear dynamics behind an emission that cannot be undone are found again from their free run."""
+"""Linear dynamics behind an emission that cannot be undone are found again from their simulation."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from gpssm.data.padding import pad
 from gpssm.data.series import Series
-from gpssm.linear.descent import Modes, fit_output_error, free_run, loss
+from gpssm.linear.descent import Modes, fit_output_error, loss, simulate
 from gpssm.linear.fit import linear_fit
 from gpssm.methods.spec import Spec
 
@@ -30,7 +30,7 @@ def found(series):
     return fit_output_error([series], 2, jnp.abs, jax.random.key(0))
 
 
-def test_the_free_run_explains_the_outputs(series, found):
+def test_the_simulation_explains_the_outputs(series, found):
     linear, (states,), *_ = found
     predicted = np.abs(states[1:] @ np.asarray(linear.C).T + np.asarray(linear.d))
     assert np.sqrt(np.mean((predicted - series.y) ** 2)) < 0.1 * series.y.std()
@@ -46,7 +46,7 @@ def test_states_are_the_models_own_and_of_unit_scale(series, found):
 
 
 def test_padding_leaves_the_error_as_it_is(series):
-    """The mean over all rows, missing or not, of a free run by NumPy."""
+    """The mean over all rows, missing or not, of a simulation by NumPy."""
     some = Series(np.where(np.arange(101) % 7, series.y[:101, 0], np.nan), series.u[:101])
     modes = Modes(
         jnp.array([2.0]), jnp.array([0.4]), jnp.zeros(0), jnp.ones((2, 1)), jnp.ones((1, 2)), jnp.zeros(1),
@@ -69,7 +69,7 @@ def test_modes_make_a_stable_transition():
     eigenvalues = np.linalg.eigvals(np.asarray(modes.transition()))
     assert np.abs(eigenvalues).max() < 0.999
     np.testing.assert_allclose(sorted(np.angle(eigenvalues)), [-0.4, 0.4, np.pi])
-    assert free_run(modes, jnp.ones(3), jnp.zeros((4, 1))).shape == (5, 3)
+    assert simulate(modes, jnp.ones(3), jnp.zeros((4, 1))).shape == (5, 3)
 
 
 def test_models_with_such_an_emission_start_from_it(series, monkeypatch):

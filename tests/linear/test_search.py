@@ -51,7 +51,7 @@ def simulated(rows, radius):
 
 @pytest.mark.slow
 def test_fits_by_way_of_excerpts_are_as_good(monkeypatch):
-    """Of the free run, and of the likelihood among stable models."""
+    """Of the simulation, and of the likelihood among stable models."""
     series, unstable = simulated(600, 0.98), simulated(600, 1.0015)
     errors, likelihoods = [], []
     for name, value in (("NUM_STARTS", 4), ("NUM_STEPS", 100), ("NUM_BEST", 1)):

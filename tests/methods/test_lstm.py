@@ -110,7 +110,7 @@ def test_filtering_is_teacher_forcing(posterior):
     )
 
 
-def test_a_forecast_is_a_free_run(posterior):
+def test_a_forecast_is_a_simulation(posterior):
     rest = bent_series()[50:]
     start_at = posterior.draws.states[0][0, 0, -1]
     free = by_hand(posterior.model.mean, posterior.dataset.scaler.scale(rest), start_at, free=True)[

@@ -147,7 +147,7 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
     ids=["hammerstein", "hammerstein-monotone", "wiener-monotone", "wiener"],
 )
 def test_the_curve_is_found(given, shapes, tmp_path):
-    """A saturation, or a lost sign: free runs of new data have less than half the error of a linear model's."""
+    """A saturation, or a lost sign: simulations of new data have less than half the error of a linear model's."""
     train, test = driven(150, 1, **shapes), driven(100, 2, **shapes)
     how = {"state_dim": 2, "num_chains": 1, "progress": False}
     sizes = {

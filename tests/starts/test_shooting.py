@@ -50,7 +50,7 @@ def loop(model, point, series, length, starts_of):
 
 
 @pytest.mark.parametrize("basis", BASIS_NAMES)
-def test_the_objective_is_that_of_a_loop_over_free_runs(basis):
+def test_the_objective_is_that_of_a_loop_over_simulations(basis):
     model = make_model(basis)
     series = [make_series(7, missing=True), make_series(4, seed=1)]
     point, blocks = make_point(model, series, 3)
@@ -102,8 +102,8 @@ def scaled(series):
     return Series((series.y - np.nanmean(series.y, 0)) / np.nanstd(series.y, 0), series.u)
 
 
-def free_run_error(model, weights, states, series, emission=lambda eta: eta):
-    """RMSE of one free run through a whole series, from its first state."""
+def simulation_error(model, weights, states, series, emission=lambda eta: eta):
+    """RMSE of one simulation through a whole series, from its first state."""
     step, x, errors = model.transition(), states[0], []
     for t in range(len(series)):
         x = np.clip(np.asarray(step(x[None], series.u[t : t + 1]).given(weights))[0], -BOX, BOX)
@@ -129,7 +129,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_free_runs_get_better(case):
+def test_simulations_get_better(case):
     series = [scaled(one) for one in CASES[case]()]
     start = linear_fit(series, Spec(state_dim=2))
     model = build_model(series, 2, 10, linear=start)
@@ -137,8 +137,10 @@ def test_free_runs_get_better(case):
     assert [len(path) for path in found.start.states] == [len(one) + 1 for one in series]
     zero = np.zeros((2, model.basis.size))
     for before, after, one in zip(start.states, found.start.states, series, strict=True):
-        first = free_run_error(model, zero, before, one)
-        assert free_run_error(found.start.model, found.weights, after, one) < max(0.5 * first, 0.1)
+        first = simulation_error(model, zero, before, one)
+        assert simulation_error(found.start.model, found.weights, after, one) < max(
+            0.5 * first, 0.1
+        )
     assert found.clipped == 0.0
     for before, after in found.objective.values():
         assert after <= before
@@ -150,9 +152,11 @@ def test_an_emission_that_loses_the_sign():
     start = linear_fit(series, Spec(state_dim=2, likelihood="abs"))
     model = build_model(series, 2, 10, likelihood="abs", linear=start)
     found = shoot(Start(model, start.states), series, num_steps=200)
-    first = free_run_error(model, np.zeros((2, model.basis.size)), start.states[0], series, np.abs)
+    first = simulation_error(
+        model, np.zeros((2, model.basis.size)), start.states[0], series, np.abs
+    )
     assert (
-        free_run_error(found.start.model, found.weights, found.start.states[0], series, np.abs)
+        simulation_error(found.start.model, found.weights, found.start.states[0], series, np.abs)
         < first
     )
 

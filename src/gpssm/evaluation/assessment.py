@@ -51,11 +51,11 @@ class OutputSummary:
     noise: float
     process_noise: float
     one_step_error: float
-    free_run_error: float
+    simulation_error: float
     half: int | None
     most: int | None
     one_step_fit: float = np.nan
-    free_run_fit: float = np.nan
+    simulation_fit: float = np.nan
     unit: str = ""
 
     @property
@@ -97,7 +97,7 @@ class Assessment:
     left: float
 
 
-def free_run_rows(length: int) -> Int[np.ndarray, "L O"]:
+def simulation_rows(length: int) -> Int[np.ndarray, "L O"]:
     """Return the rows of simulations along a series of this length, one column per origin."""
     length = min(length, ROWS)
     steps = min(TRAINING.horizon, length // 2)
@@ -126,7 +126,7 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     y = dataset.experiments[index].y
     states = merge_chains(fewer.draws.states[index])
     points = np.unique(np.linspace(0, len(series) - 1, 400).astype(int))
-    runs = free_run_rows(len(series))
+    runs = simulation_rows(len(series))
     draws = np.arange(len(states))
     starts = states[:, runs[0]]
     measured = _measure(
@@ -150,11 +150,17 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
     predicted = _predicted(posterior, residuals, index)[rows][settled]
     one_step, one_step_fit = _errors(predicted, y[rows][settled])
     simulated = dataset.decode(mean[:horizon])[settled]
-    free_run, free_run_fit = _errors(simulated, y[rows][settled])
+    simulation, simulation_fit = _errors(simulated, y[rows][settled])
     scale = np.array(dataset.scaler.output_std)
     spread = output_spread(dataset.scaled)
     widening = np.sqrt(np.mean(variance, axis=1)) / spread
-    columns = (scale * spread, scale * np.sqrt(noise), scale * np.sqrt(process), one_step, free_run)
+    columns = (
+        scale * spread,
+        scale * np.sqrt(noise),
+        scale * np.sqrt(process),
+        one_step,
+        simulation,
+    )
     return Assessment(
         outputs=tuple(
             OutputSummary(
@@ -163,7 +169,7 @@ def assess(posterior: Posterior, residuals: Residuals | None = None, seed: int =
                 half=steps_until(widening[:, j], 0.5),
                 most=steps_until(widening[:, j], 0.9),
                 one_step_fit=float(one_step_fit[j]),
-                free_run_fit=float(free_run_fit[j]),
+                simulation_fit=float(simulation_fit[j]),
                 unit=dataset.units.get(name, ""),
             )
             for j, name in enumerate(dataset.outputs)

@@ -54,7 +54,7 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
             f"Noise of {output.name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE
         )
         near = output.one_step_error / output.spread
-        far = output.free_run_error / output.spread
+        far = output.simulation_error / output.spread
         bad = f"Over {figures.horizon} steps, forecasts are hardly better than the average."
         if near > USELESS:
             bad = "One step ahead, predictions are hardly better than the average."
@@ -164,7 +164,7 @@ def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
         yield _about_coverage(output, figures["coverage_90"], number, rolling.judged.protocol)
 
 
-def check_free_run(forecast: Forecast, actual: Series) -> Iterator[Check]:
+def check_simulation(forecast: Forecast, actual: Series) -> Iterator[Check]:
     """Check the coverage of one simulation of all held-out rows."""
     rows = min(forecast.horizon, len(actual))
     protocol = f"held-out rows, one simulation of {count(rows, 'step')}"

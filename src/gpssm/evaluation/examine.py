@@ -214,7 +214,7 @@ def examine(
     summary = summarise(posterior, diagnostics, residuals)
     trust = forecast.diagnostics
     gathered = [checks.check_worth(rolling), *checks.check_coverage(rolling)]
-    gathered += [] if rows is None else checks.check_free_run(forecast, rows)
+    gathered += [] if rows is None else checks.check_simulation(forecast, rows)
     gathered += [] if trust is None else [check_paths(trust), *check_inputs(trust)]
     converged = summary.sampling.verdict == "good"
     gathered += checks.check_residuals(residuals, converged=converged)

@@ -251,7 +251,7 @@ class Summary:
                 for value in (output.half, output.most)
             )
             near = f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)"
-            far = f"{output.free_run_error:.3g} ({figure(output.free_run_fit, 3)} %)"
+            far = f"{output.simulation_error:.3g} ({figure(output.simulation_fit, 3)} %)"
             cells = {"output": output.label, "spread": output.spread, "noise": noise}
             cells |= {"process": process, "near": near, "far": far, "half": half, "most": most}
             rows.append(cells)

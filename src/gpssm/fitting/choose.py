@@ -5,7 +5,7 @@ folds a candidate is started on the other rows, runs a short chain, and forecast
 from many origins; a filter finds the state, and the functions stay as learned:
 
     rolling   the mean CRPS of the first 30 steps, over all origins
-    run       the mean CRPS of free runs to the end, over the origins in the first half
+    run       the mean CRPS of simulations to the end, over the origins in the first half
 
 Both are in standard deviations of the outputs. The score is √(rolling · run), and its geometric
 mean over the folds: being twice as good in one of them outweighs being less than twice as bad in
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
     rolling
         Of the first steps from every origin.
     run
-        Of free runs to the end of the rows.
+        Of simulations to the end of the rows.
     """
 
     rolling: float
@@ -588,7 +588,7 @@ class Trials:
         return sorted(mixture, key=mixture.index)
 
     def at_start(self, candidate: Spec) -> float:
-        """The mean CRPS of free runs of the start itself."""
+        """The mean CRPS of simulations of the start itself."""
         chains = self.results[candidate].chains
         errors, _ = self._errors([chain.posterior(chain.draws_at_start()) for chain in chains])
         return _geometric_mean([judge([fold]).run for fold in errors])
@@ -633,7 +633,7 @@ def candidate_row(candidate: Spec) -> dict[str, Any]:
     return {"start": candidate.start, "noise": candidate.noise, "likelihood": name}
 
 
-# A fit whose free runs have more than this times the CRPS of its start's is called worse than it.
+# A fit whose simulations have more than this times the CRPS of its start's is called worse than it.
 WORSE = 1.1
 
 

@@ -222,7 +222,7 @@ def rate_for(learning_rate: float, states: States) -> float:
     from its optimum.
 
     Beyond 500 rows long steps are no gain, and take a kernel that was found by shooting from what
-    free runs need.
+    simulations need.
     """
     rows = sum(len(path) - 1 for path in states)
     return learning_rate * min(max(500 / rows, 1.0), 10 / 3)

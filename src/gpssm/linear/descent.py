@@ -5,13 +5,13 @@ of a record is known from some thousands of its rows; which ones is not, since a
 still for a long time. So the excerpts are stretches that are spread evenly over it, and what is
 found from them is where a short search over all rows begins.
 
-**Free runs.** An emission such as y = |η| has lost the sign that a linear fit of the outputs would
-need, so no filter can be started from it. A free run
+**Simulations.** An emission such as y = |η| loses the sign that a linear fit of the outputs would
+need, so no filter can start from such a fit. A simulation
 
     x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
 
-has no use for the outputs but to be compared with them: Σ|y − ŷ|² is minimised over stable A, from
-many random starts since it has many minima. The controls must tell where the states are.
+needs the outputs only for comparison: Σ|y − ŷ|² is minimised over stable A, from many random starts
+since it has many minima. The states must be determined by the inputs.
 
 **Wirings.** In
 
@@ -19,7 +19,7 @@ many random starts since it has many minima. The controls must tell where the st
 
 A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
 one for a state that is an output. Subspace identification and its rotations know nothing of this,
-so coefficients are found by descent: the free run's squared error from many random starts, where
+so coefficients are found by descent: the simulation's squared error from many random starts, where
 there are controls, and from the best of them the likelihood. In the end states are shifted and
 scaled one by one, which keeps every zero.
 """
@@ -58,7 +58,7 @@ ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each a
 Tree = TypeVar("Tree")
 # Adam's starts and steps, those that L-BFGS goes on from, and its steps.
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
-PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a free run has none
+PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a simulation has none
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
@@ -228,7 +228,7 @@ def fit_from_starts(
         )
     states = [
         np.asarray(run)[: len(item) + 1]
-        for run, item in zip(_free_runs(modes, padded), series, strict=True)
+        for run, item in zip(_simulations(modes, padded), series, strict=True)
     ]
     return np.sqrt(np.maximum(error, NOISE_FLOOR**2) * np.asarray(scale)), modes, states
 
@@ -249,7 +249,7 @@ def loss(
     curve = () if modes.weights is None else (modes.weights,)
     for index, item in enumerate(series):
         y, present = observed(jnp.asarray(item.y))
-        states = free_run(modes, modes.start[index], jnp.asarray(item.u))
+        states = simulate(modes, modes.start[index], jnp.asarray(item.u))
         predicted = emission(states[1:] @ modes.C.T + modes.d[None], *curve)
         errors.append(jnp.where(present, (y - predicted) ** 2 / scale[None], 0.0))
     count = num_moves(series) * scale.size
@@ -257,7 +257,7 @@ def loss(
     return jnp.sum(jnp.concatenate(errors)) / count + cost
 
 
-def free_run(
+def simulate(
     modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
 ) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
@@ -271,10 +271,10 @@ def free_run(
 
 
 @jit
-def _free_runs(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"]]:
+def _simulations(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"]]:
     """The states of every series."""
     return [
-        free_run(modes, modes.start[index], jnp.asarray(item.u))
+        simulate(modes, modes.start[index], jnp.asarray(item.u))
         for index, item in enumerate(series)
     ]
 
@@ -445,7 +445,7 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
     """The most likely linear model that keeps the wiring, and its smoothed states."""
     outputs = series[0].output_dim
     if wiring.input_dim:
-        starts = [_wired_free_runs(series, wiring, identity, key)[1]]
+        starts = [_wired_simulations(series, wiring, identity, key)[1]]
     else:
         starts = [
             WiredModel.random(item, wiring, outputs, len(series))
@@ -471,7 +471,7 @@ def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
     """The model that keeps the wiring with the least squared error of its simulation."""
-    noise, model, paths = _wired_free_runs(series, wiring, emission, key)
+    noise, model, paths = _wired_simulations(series, wiring, emission, key)
     result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
     return result._replace(
@@ -479,10 +479,10 @@ def fit_wired_output_error(
     )
 
 
-def _wired_free_runs(
+def _wired_simulations(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> tuple[np.ndarray, WiredModel, list[np.ndarray]]:
-    """The noise, the model and the states of the best free run."""
+    """The noise, the model and the states of the best simulation."""
 
     def begin(key: PRNGKeyArray, num_series: int) -> WiredModel:
         return WiredModel.random(key, wiring, series[0].output_dim, num_series)

@@ -5,7 +5,7 @@ predictions.
 
 where y_t is the first part of x_{t+1}, is a GPSSM without a Gaussian process: the network is its
 mean function, its weights are zero. Filtering then is teacher forcing, since an output that was
-seen takes the place of the one that was expected, and a forecast is a free run with the noise of
+seen takes the place of the one that was expected, and a forecast is a simulation with the noise of
 one step at each. So the network is forecast, conditioned, scored and saved like everything else.
 
 Training minimises the mean square error of the outputs given those before, all series from

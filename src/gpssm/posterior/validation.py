@@ -91,7 +91,7 @@ STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
 CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
 # A candidate per forgetting factor, inside the training rows.
 FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
-# Free runs along the training rows, from the states of each draw.
+# Simulations along the training rows, from the states of each draw.
 TRAINING = RollingOrigin(horizon=120, most_origins=8, num_draws=50)
 # One table of every fit; there is one origin more than these, the first.
 BASELINES = RollingOrigin(most_origins=19, num_paths=500, num_draws=100)

@@ -272,7 +272,7 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
     unit = f" {output.unit}" if output.unit else ""
     near, far = (
         f"{error:.3g}{unit} ({percent(error / (output.spread or 1.0))}"
-        for error in (output.one_step_error, output.free_run_error)
+        for error in (output.one_step_error, output.simulation_error)
     )
     fades = (
         "The standard deviation of a simulation stays below half the spread for at least "

@@ -1,7 +1,7 @@
-"""A start for free runs: the MAP of a model through windows of growing length, by multiple
+"""A start for simulations: the MAP of a model through windows of growing length, by multiple
 shooting.
 
-A window of L steps is a free run of the transition's mean, without process noise, from a start of
+A window of L steps is a simulation of the transition's mean, without process noise, from a start of
 its own:
 
     x_{t+1} = m(z_t) + A(z_t)·v,   z_t = [x_t; u_t],   y_t ~ p(y | x_{t+1})
@@ -16,7 +16,7 @@ before ended (Bock & Plitt 1984; for networks Ribeiro et al. 2020). All windows 
 side by side. A window that a series does not fill has missing outputs at its end, which the
 likelihood leaves out.
 
-**Paths that run away.** While v is far from its place a free run may leave for good, and its
+**Paths that run away.** While v is far from its place a simulation may leave for good, and its
 gradient with it. No state goes beyond ±`BOX` (states have unit scale), where it stands still for
 the gradient as well: its window is then drawn back by its start and by the other windows. The share
 of states that end there is reported.
@@ -136,7 +136,7 @@ def shoot(
     paths = [np.asarray(path, float) for path in start.states]
     point = Point(
         jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
-        # A free run has no use for the process noise.
+        # A simulation has no use for the process noise.
         {name: leaf for name, leaf in model.free_leaves().items() if name != "log_process_std"},
         jnp.zeros(()),
     )
@@ -207,7 +207,9 @@ def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx
     return paths
 
 
-def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks) -> WindowRuns:
+def simulate_windows(
+    function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks
+) -> WindowRuns:
     """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
 
     def move(
@@ -228,9 +230,9 @@ def free_run(function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks)
 
 
 def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], WindowRuns]:
-    """J / N for N rows with outputs, and the free runs."""
+    """J / N for N rows with outputs, and the simulations."""
     model = model.with_leaves(point.leaves)
-    runs = free_run(model.function(point.weights), point.starts, blocks)
+    runs = simulate_windows(model.function(point.weights), point.starts, blocks)
     flat = runs.following.reshape(-1, model.state_dim)
     outputs = blocks.y.reshape(flat.shape[0], -1)
     begins = blocks.starts.at[:, 0].set(blocks.starts[:, 0] & ~blocks.first)
@@ -249,7 +251,7 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
 ) -> tuple[Point, Float[Array, " 2"], WindowRuns]:
-    """Adam from a point: where it ends, the loss before and after, and the free runs there.
+    """Adam from a point: where it ends, the loss before and after, and the simulations there.
 
     Its step size falls from .01 to zero along a cosine.
     """
