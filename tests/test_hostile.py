@@ -177,12 +177,12 @@ CALLS = {
     "from_dataframe": (
         Series.from_dataframe,
         {"frame": FRAME, "outputs": "y", "inputs": "u", "time": "at"},
-        ("regrid", "controls", "dayfirst", "zone", "name", "dt", "window", "units"),
+        ("regrid", "fill_inputs", "dayfirst", "zone", "name", "dt", "window", "units"),
     ),
     "read": (
         read_small,
         {"time": "when", "regrid": "1d", "na": ["Bad"], "encoding": "utf-8", "skip": 0},
-        ("inputs", "controls", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
+        ("inputs", "fill_inputs", "dayfirst", "zone", "name", "dt", "units", "thousands", "sheet"),
     ),
     "datasets.simulate": (
         gpssm.datasets.simulate,

@@ -76,7 +76,7 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     run = "--output --input --train --out --config --resume --overwrite --no-report"
     model = "--method --state-dim --horizon --chains --warmup --draws --seed --set"
-    reading = "--dt --time --regrid --controls --na --unit"
+    reading = "--dt --time --regrid --fill-inputs --na --unit"
     assert shown == [*run.split(), *COMMON, "--help", *model.split(), *reading.split()]
 
 

@@ -53,9 +53,9 @@ def closing_lines(run: "Run") -> list[RenderableType]:
         shown.append(f"Mixture:   {in_line(', '.join(members))}")
     facts = summary["facts"]
     if any(facts["delay"]):
-        from gpssm.data.delays import name_controls
+        from gpssm.data.delays import name_inputs
 
-        shown.append(f"Inputs:    {', '.join(name_controls(facts['inputs'], facts['delay']))}")
+        shown.append(f"Inputs:    {', '.join(name_inputs(facts['inputs'], facts['delay']))}")
     report = run.folder / "report.html"
     if report.is_file():
         shown.append(f"Report:    {in_line(report)}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Controls = Literal["hold", "interpolate"]  # inputs where rows are missing
+FillRule = Literal["hold", "interpolate"]  # inputs where rows are missing
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def on_grid(
     y: Float[np.ndarray, "N Dy"],
     u: Float[np.ndarray, "N Du"],
     step: Any = None,
-    controls: Controls = "hold",
+    fill_inputs: FillRule = "hold",
 ) -> tuple[Clock, Float[np.ndarray, "T Dy"], Float[np.ndarray, "T Du"]]:
     """Rows at any times, put on the grid from the first to the last: clock, outputs and inputs.
 
@@ -280,12 +280,12 @@ def on_grid(
     step
         Step of the grid: a number, or text such as "10min" for dates; by default that which most
         rows are apart.
-    controls
+    fill_inputs
         The rule for inputs where rows are missing: "hold" or "interpolate".
     """
     import pandas
 
-    check_choice("controls", controls, ("hold", "interpolate"))
+    check_choice("fill_inputs", fill_inputs, ("hold", "interpolate"))
     times = Times.of(values)
     if not len(y):
         raise ValueError("there are no rows to put on a grid")
@@ -305,7 +305,7 @@ def on_grid(
         )
     grid = np.arange(places[-1] + 1)
     outputs, inputs = means.iloc[:, : y.shape[1]], means.iloc[:, y.shape[1] :]
-    if controls == "hold":
+    if fill_inputs == "hold":
         on_u = inputs.reindex(grid, method="ffill").to_numpy()
     else:
         columns = [np.interp(grid, means.index, inputs[name]) for name in inputs]

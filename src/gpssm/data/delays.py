@@ -138,7 +138,7 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
     return tuple(int(lag) for lag in lags) if longest else ()
 
 
-def name_controls(names: Sequence[str], lags: Sequence[int]) -> list[str]:
+def name_inputs(names: Sequence[str], lags: Sequence[int]) -> list[str]:
     """Return the names of inputs with their delays, such as: pump (acts 3 rows later)."""
     late = dict(zip(names, lags, strict=False))
     return [

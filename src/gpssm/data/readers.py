@@ -19,7 +19,7 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
-from gpssm.data.clock import Controls
+from gpssm.data.clock import FillRule
 from gpssm.data.iddata import read_iddata
 from gpssm.data.series import Series
 from gpssm.data.times import DATE, TIME_OF_DAY
@@ -61,7 +61,7 @@ def read(
     dt: float | None = None,
     time: Column | Sequence[Column] | None = "auto",
     regrid: bool | float | str = False,
-    controls: Controls = "hold",
+    fill_inputs: FillRule = "hold",
     dayfirst: bool | None = None,
     zone: str | None = None,
     units: Mapping[str, str] | None = None,
@@ -96,7 +96,7 @@ def read(
     time
         The column of times, or the two columns of the date and the time of day; "auto" searches the
         columns that are neither outputs nor inputs; None ignores times.
-    regrid, controls, dayfirst, zone
+    regrid, fill_inputs, dayfirst, zone
         How times are read and put on a regular grid: see `Series.from_dataframe`.
     units
         Units of columns by name; by default, from the row below the header.
@@ -143,7 +143,7 @@ def read(
         if noted and isinstance(units, Mapping | None):
             units = noted | dict(units or {})
         settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
-        settings |= {"time": time, "regrid": regrid, "controls": controls}
+        settings |= {"time": time, "regrid": regrid, "fill_inputs": fill_inputs}
         return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

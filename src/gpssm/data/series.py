@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 
 from gpssm.core.notebook import card
 from gpssm.core.text import as_tuple, is_real, is_whole
-from gpssm.data.clock import Clock, Controls, clock_of, on_grid
+from gpssm.data.clock import Clock, FillRule, clock_of, on_grid
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
 from gpssm.data.times import is_time, is_time_of_day, join_date_and_time, localised
 
@@ -138,7 +138,7 @@ class Series:
         *,
         time: str | Sequence[str] | None = "auto",
         regrid: bool | float | str = False,
-        controls: Controls = "hold",
+        fill_inputs: FillRule = "hold",
         dayfirst: bool | None = None,
         zone: str | None = None,
         **settings: Any,
@@ -161,7 +161,7 @@ class Series:
             Whether to move rows to the nearest point of a regular grid, with missing outputs where
             there is no row. A number of seconds (or of the unit of `time`), or text such as
             "10min", sets the step of the grid.
-        controls
+        fill_inputs
             How to fill inputs in missing rows: "hold" or "interpolate".
         dayfirst
             Whether dates such as 01/02/2024 begin with the day.
@@ -196,7 +196,7 @@ class Series:
         if not regrid:
             return cls(y, u, time=times, **settings)
         columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
-        clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, controls)
+        clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, fill_inputs)
         return cls(y, u, clock=clock, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":

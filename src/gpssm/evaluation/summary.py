@@ -17,7 +17,7 @@ import numpy as np
 
 from gpssm.core.notebook import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
-from gpssm.data.delays import name_controls
+from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_constant_inputs, check_training
 from gpssm.evaluation.drift import check_drift
@@ -75,7 +75,7 @@ class Facts:
     @property
     def delayed_inputs(self) -> list[str]:
         """The names of delayed inputs, with their delays."""
-        return name_controls(self.inputs, self.delay)
+        return name_inputs(self.inputs, self.delay)
 
     @property
     def lines(self) -> list[str]:

@@ -105,16 +105,16 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
     Every candidate is a block of the one matrix of inner products. Where too few rows are complete
     for all lags, fewer are tried.
     """
-    outputs, controls = series[0].output_dim, series[0].input_dim
+    outputs, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, min(max_order, min(len(item) for item in series) // 4))
     everything = products(series, most, most, most)
-    while most > 1 and everything.rows < ROWS_A_COEFFICIENT * (outputs + controls + 1):
+    while most > 1 and everything.rows < ROWS_A_COEFFICIENT * (outputs + input_dim + 1):
         most -= 1
         everything = products(series, most, most, most)
     scores = {}
     for na in range(1, most + 1):
-        for nb in range(1, (most if controls else 1) + 1):
-            inputs = most * outputs + np.arange(nb * controls)
+        for nb in range(1, (most if input_dim else 1) + 1):
+            inputs = most * outputs + np.arange(nb * input_dim)
             chosen = np.concatenate([np.arange(na * outputs), inputs, [len(everything.square) - 1]])
             if everything.rows < ROWS_A_COEFFICIENT * len(chosen):
                 continue
@@ -163,11 +163,11 @@ def _error_covariance(parts: Products, coefficients: np.ndarray) -> Float[np.nda
 def _regression(
     coefficients: np.ndarray, covariance: np.ndarray, na: int, nb: int, like: Series
 ) -> Regression:
-    width, controls = like.output_dim, like.input_dim
-    outputs, inputs, offset = np.split(coefficients, [na * width, na * width + nb * controls])
+    width, input_dim = like.output_dim, like.input_dim
+    outputs, inputs, offset = np.split(coefficients, [na * width, na * width + nb * input_dim])
     return Regression(
         outputs.reshape(na, width, width).swapaxes(1, 2),
-        inputs.reshape(nb, controls, width).swapaxes(1, 2),
+        inputs.reshape(nb, input_dim, width).swapaxes(1, 2),
         offset[0],
         covariance,
     )
@@ -205,12 +205,12 @@ def regress_regularised(
         Hyper-parameters to start the search from, those of a regression on other rows of the same
         system.
     """
-    width, controls = series[0].output_dim, series[0].input_dim
+    width, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, max(len(item) for item in series) // 4)
     na, nb = min(na, most), min(nb, most)
-    lags = np.array([na] * width + [nb] * controls)
+    lags = np.array([na] * width + [nb] * input_dim)
     columns = [np.arange(k, na * width, width) for k in range(width)]
-    columns += [na * width + np.arange(k, nb * controls, controls) for k in range(controls)]
+    columns += [na * width + np.arange(k, nb * input_dim, input_dim) for k in range(input_dim)]
     order = np.concatenate(columns)
     sums: np.ndarray = np.asarray(
         scipy.linalg.block_diag(*(np.triu(np.ones((n, n))) for n in lags))
@@ -344,15 +344,15 @@ def to_state_space(regression: Regression) -> LinearSSM:
     are states: there is no other noise.
     """
     na, width, _ = regression.outputs.shape
-    nb, _, controls = regression.inputs.shape
-    lags, size = na * width, na * width + (nb - 1) * controls
-    transition, control = np.zeros((size, size)), np.zeros((size, controls))
+    nb, _, input_dim = regression.inputs.shape
+    lags, size = na * width, na * width + (nb - 1) * input_dim
+    transition, control = np.zeros((size, size)), np.zeros((size, input_dim))
     transition[:width] = np.hstack([*regression.outputs, *regression.inputs[1:]])
     transition[width:lags, : lags - width] = np.eye(lags - width)
     control[:width] = regression.inputs[0]
     if nb > 1:
-        control[lags : lags + controls] = np.eye(controls)
-        transition[lags + controls :, lags : size - controls] = np.eye(size - lags - controls)
+        control[lags : lags + input_dim] = np.eye(input_dim)
+        transition[lags + input_dim :, lags : size - input_dim] = np.eye(size - lags - input_dim)
     offset, process_cov = np.zeros(size), np.zeros((size, size))
     offset[:width] = regression.offset
     process_cov[:width, :width] = regression.covariance
@@ -404,8 +404,8 @@ def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
     skip = max(na, nb - 1)
     longer = Series(np.vstack([series.y, series.y[-1:]]), np.vstack([series.u, series.u[-1:]]))
     z, _ = regressors(interpolated(longer), na, nb, skip)
-    width, controls = series.output_dim, series.input_dim
-    state = np.delete(z, [*range(na * width, na * width + controls), z.shape[1] - 1], axis=1)
+    width, input_dim = series.output_dim, series.input_dim
+    state = np.delete(z, [*range(na * width, na * width + input_dim), z.shape[1] - 1], axis=1)
     return state, series[skip:]
 
 
@@ -427,7 +427,7 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
 
         A = [F 0; H 0]   B = [G; D]   b = [g; d]   C = [0 I]   Q = [K; I] Σ [K; I]ᵀ   R = 0
     """
-    width, controls = reduction.y.shape[1], reduction.u.shape[1]
+    width, input_dim = reduction.y.shape[1], reduction.u.shape[1]
     order = min(order, reduction.before.shape[1])
     observed = np.isfinite(reduction.y).all(1)
     z, after, u, y = (
@@ -443,13 +443,13 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
     gain = np.vstack([dynamics[:, -width:], np.eye(width)])
     transition, control = (
         np.zeros((order + width, order + width)),
-        np.empty((order + width, controls)),
+        np.empty((order + width, input_dim)),
     )
     transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
     control[:] = np.vstack(
-        [dynamics[:, order : order + controls], outputs[:, order : order + controls]]
+        [dynamics[:, order : order + input_dim], outputs[:, order : order + input_dim]]
     )
-    offset = np.concatenate([dynamics[:, order + controls], outputs[:, -1]])
+    offset = np.concatenate([dynamics[:, order + input_dim], outputs[:, -1]])
     emission = np.eye(width, order + width, order)
     noise = gain @ covariance @ gain.T
     return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))

@@ -193,20 +193,20 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
             "`last` needs two outputs in a row somewhere to know the size of a step; there are "
             "none."
         )
-    width, controls = series[0].output_dim, series[0].input_dim
+    width, input_dim = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
     zeros, identity = np.zeros(width), np.eye(width)
     return LinearSSM(
-        identity, np.zeros((width, controls)), zeros, identity, zeros, np.diag(variance), zeros
+        identity, np.zeros((width, input_dim)), zeros, identity, zeros, np.diag(variance), zeros
     )
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
     """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
     y = np.concatenate([item.y for item in series])
-    width, controls = series[0].output_dim, series[0].input_dim
+    width, input_dim = series[0].output_dim, series[0].input_dim
     spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
-    still, inputs = np.zeros((width, width)), np.zeros((width, controls))
+    still, inputs = np.zeros((width, width)), np.zeros((width, input_dim))
     zeros = np.zeros(width)
     return LinearSSM(still, inputs, zeros, spread, np.nanmean(y, 0), np.eye(width), zeros)
 

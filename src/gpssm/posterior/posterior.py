@@ -15,7 +15,7 @@ from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_whole, count
 from gpssm.data.dataset import Dataset
-from gpssm.data.delays import name_controls
+from gpssm.data.delays import name_inputs
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
@@ -151,7 +151,7 @@ class Posterior:
                 for k, series in enumerate(dataset.experiments)
             ),
             "outputs": ", ".join(dataset.outputs),
-            "inputs": ", ".join(name_controls(dataset.inputs, dataset.delay)) or "none",
+            "inputs": ", ".join(name_inputs(dataset.inputs, dataset.delay)) or "none",
             "model": f"{count(self.model.state_dim, 'state')}, {likelihood} likelihood",
             "seconds": f"{sum(self.seconds):.0f}",
         }

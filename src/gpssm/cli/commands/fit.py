@@ -103,7 +103,7 @@ def fit(
             panel=TABLE,
         ),
     ] = None,
-    controls: Annotated[
+    fill_inputs: Annotated[
         Text,
         _option(
             metavar="RULE",
@@ -134,7 +134,7 @@ def fit(
         "seed": seed,
     }
     with usage():
-        reader = {"dt": dt, "time": time, "controls": controls}
+        reader = {"dt": dt, "time": time, "fill_inputs": fill_inputs}
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
         reader["na"] = na and tuple(map(parse_value, na))
         reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
