@@ -453,8 +453,10 @@ def test_inputs_are_matched_by_their_times(tmp_path):
 
 
 def test_forecasts_that_cannot_be_made_say_why(linear_run, data, tmp_path):
-    assert "like 50,90 or 0.5,0.9" in complaint("forecast", linear_run, "--levels", "0,50", code=2)
-    assert "1 % or all" in complaint("forecast", linear_run, "--levels", "1", code=2)
+    assert "such as 50,90 or 0.5,0.9" in complaint(
+        "forecast", linear_run, "--levels", "0,50", code=2
+    )
+    assert "(1 is ambiguous)" in complaint("forecast", linear_run, "--levels", "1", code=2)
     assert "got 40" in complaint("forecast", linear_run, "--horizon", "41", code=1)
     (tmp_path / "wrong.csv").write_text("v\n1\n2\n")
     assert "no column 'u'" in complaint(

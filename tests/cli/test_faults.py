@@ -319,7 +319,7 @@ def test_resuming_says_what_is_there_and_what_is_left(undisturbed, tmp_path):
         assert found.exit_code == 0, found.output
         said.append(" ".join(found.stderr.split()))
     assert "Resuming: the posterior is saved" in said[0]
-    assert "Resuming: nothing was sampled yet" in said[1]
+    assert "Resuming: there are no draws yet" in said[1]
     same_run(undisturbed, out)
 
 

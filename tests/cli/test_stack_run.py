@@ -47,7 +47,7 @@ def test_the_folder_is_complete_and_its_report_names_the_single_model(run):
     files = {path.name for path in run.iterdir()}
     assert files >= {"posterior.nc", "metrics.json", "forecast.csv", "report.html"}
     page = (run / "report.html").read_text()
-    assert "those of process." in page
+    assert "the following paragraphs describe its member process" in page.lower()
     assert "Of process, a member of the mixture." in page
     assert "a note of the mixture" in page
     assert "data:image/png" in page

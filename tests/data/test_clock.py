@@ -82,7 +82,9 @@ def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     np.testing.assert_array_equal(held.y[:, 0], [0, 1.25, np.nan, np.nan, 4, 5])
     np.testing.assert_array_equal(held.u[:, 0], [0, 1, 1, 1, 4, 5])
     single = [0, 1, 2, 4]
-    between = on_grid(*(np.array(part)[single] for part in (times, y, u)), fill_inputs="interpolate")
+    between = on_grid(
+        *(np.array(part)[single] for part in (times, y, u)), fill_inputs="interpolate"
+    )
     np.testing.assert_array_equal(between.u[:, 0], np.arange(6))
     np.testing.assert_array_equal(held.time, np.arange(6))
     with pytest.raises(ValueError, match="1000001 rows for 4"):

@@ -75,7 +75,7 @@ def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
 def test_a_verb_that_needs_all_states_says_what_is_lacking(short, verb, call):
     with pytest.raises(
         ValueError,
-        match=rf"^{verb} needs the states .* the last {KEPT} were kept.*keep_states='all'",
+        match=rf"^{verb} needs the states .* the last {KEPT} were stored.*keep_states='all'",
     ):
         call(short)
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_holds_what_is_kept(tmp_path):
     assert (2, 5, ROWS + 1, 1) not in sizes
     again = gpssm.fit(SERIES, **sampled, keep_states=KEPT, checkpoint=tmp_path / "run", resume=True)
     np.testing.assert_array_equal(again.draws.states[0], first.draws.states[0])
-    with pytest.raises(ValueError, match="another run, with another states"):
+    with pytest.raises(ValueError, match="another run, which differs in states"):
         gpssm.fit(SERIES, **sampled, keep_states=KEPT + 1, checkpoint=tmp_path / "run", resume=True)
 
 

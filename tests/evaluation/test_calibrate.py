@@ -242,7 +242,7 @@ def test_folds_that_were_fitted_are_not_fitted_again(fitted, monkeypatch):
 def test_the_summary_shows_the_factors(fitted):
     summary = fitted[0].summary()
     page, table = str(summary), summary.to_dict()["calibration"]
-    assert "Calibration of intervals (measured on 44 training rows" in page
+    assert "Calibration of intervals (measured on 44 held-out training rows" in page
     assert [row["step"] for row in table] == sorted({row["step"] for row in table})
     assert f"{table[0]['factors'][0]:.2f}" in page
     assert "Calibration of intervals" not in str(fitted[1].summary())

@@ -123,7 +123,7 @@ def test_baselines_are_fitted_to_the_same_data():
         found.forecasts["mean"].mean, train.y.mean(), atol=5 * train.y.std() / 20
     )
     assert found.scores["mean"]["rmse"] == pytest.approx(rmse(found.forecasts["mean"].mean, test.y))
-    with pytest.raises(ValueError, match="walk is a candidate already"):
+    with pytest.raises(ValueError, match="walk is already a candidate"):
         gpssm.compare({"walk": posterior}, test, baselines=["walk"])
 
 

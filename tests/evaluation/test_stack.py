@@ -370,7 +370,7 @@ def test_default_members_know_the_data():
     ("members", "series", "message"),
     [
         (["arx"], TRAIN, "two members"),
-        (["arx", "arx"], TRAIN, "names of their own"),
+        (["arx", "arx"], TRAIN, "members with different names"),
         (["arx", "lgssm"], TRAIN[:20], "60 rows"),
     ],
 )

@@ -95,7 +95,7 @@ def test_intervals_are_calibrated_on_held_out_rows(case, request):
     fitted, *_ = request.getfixturevalue(case)
     assert fitted.calibration is not None
     assert (fitted.calibration.factors >= 1).all()
-    assert "held out" in fitted.calibration.rows
+    assert "held-out" in fitted.calibration.rows
 
 
 def test_the_same_seed_gives_the_same_answer_whatever_is_called_back(curved):

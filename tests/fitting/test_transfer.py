@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(old):
         fit(prior="old.nc")
     with pytest.raises(ValueError, match="prior_strength"):
         fit(prior_strength=-1.0)
-    with pytest.raises(ValueError, match="kernel, start come with prior"):
+    with pytest.raises(ValueError, match="kernel, start are determined by prior"):
         fit(kernel="rq", start="em")
     with pytest.raises(ValueError, match="must have"):
         fit(dataclasses.replace(rows, outputs=("other",)))
@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_refused(old):
     metric = dataclasses.replace(
         old, dataset=dataclasses.replace(old.dataset, experiments=experiments)
     )
-    with pytest.raises(ValueError, match="is in ft, and in m before"):
+    with pytest.raises(ValueError, match="is in ft, but in m before"):
         fit(dataclasses.replace(rows, units={name: "ft"}), prior=metric)
     with pytest.raises(ValueError, match="resample"):
         fit(dataclasses.replace(rows, dt=2.0, clock=None), prior=metric)

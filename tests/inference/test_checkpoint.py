@@ -85,7 +85,7 @@ def test_an_earlier_run_is_not_overwritten(saved):
 
 
 def test_another_run_is_not_continued(saved):
-    with pytest.raises(ValueError, match=r"another seed \(seed: 0 there, 1 here\)"):
+    with pytest.raises(ValueError, match=r"differs in seed \(seed: 0 there, 1 here\)"):
         Checkpoint.open(saved.folder, RUN | {"seed": "1"}, resume=True)
 
 
@@ -175,7 +175,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
     again = small_fit(checkpoint=folder, resume=True)
     assert_same(again.draws, whole.draws)
     assert again.seconds.compile == 0
-    with pytest.raises(ValueError, match=r"another method, .*seed"):
+    with pytest.raises(ValueError, match=r"differs in method, .*seed"):
         small_fit(RandomWalk(num_draws=2), checkpoint=folder, resume=True, seed=5)
 
 

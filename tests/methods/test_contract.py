@@ -132,7 +132,7 @@ def test_a_fit_has_finite_draws_and_comes_back_from_a_file(name, tmp_path):
 
 
 def test_a_method_without_a_build_is_not_a_method():
-    with pytest.raises(TypeError, match="MethodSettings is not a method: take one from"):
+    with pytest.raises(TypeError, match="MethodSettings is not a method: use one from"):
         MethodSettings().build(builders.make_model(), ())
 
 

@@ -81,9 +81,7 @@ def test_bad_calls_are_told_what_to_do(posterior, rows):
         dataclasses.replace(posterior, spec=posterior.spec.plain()).update(
             rows
         )  # as it comes from a file
-    with pytest.raises(
-        ValueError, match="'arx' finds its parameters before it samples: fit it again"
-    ):
+    with pytest.raises(ValueError, match="'arx' cannot be updated: fit it again"):
         dataclasses.replace(posterior, spec=posterior.spec.replace(method="arx")).update(rows)
 
 

@@ -71,7 +71,7 @@ class Checkpoint:
                 f"{name}: {stored.get(name)} there, {fingerprint[name]} here" for name in different
             )
             raise ValueError(
-                f"{folder} contains the checkpoint of another run, with a different "
+                f"{folder} contains the checkpoint of another run, which differs in "
                 f"{', '.join(different)} ({pairs}). Pass the arguments of that run to continue "
                 "it, or name another folder."
             )
