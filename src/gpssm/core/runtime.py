@@ -10,7 +10,9 @@ the system's limit on memory maps is reached.
 """
 
 import contextlib
+import ctypes
 import functools
+import gc
 import hashlib
 import os
 import platform
@@ -133,6 +135,11 @@ def release_programs() -> None:
     _looked = ticks()
     if num_maps() > MAPS * max_maps():
         jax.clear_caches()
+        gc.collect()
+        # Only systems that count memory maps come here. With glibc, freed memory stays with the
+        # process until it is asked to return it.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
 
 
 _looked = -LOOK
