@@ -54,8 +54,8 @@ def find_drift(residuals: Residuals) -> list[Drift]:
     tests = []
     for errors in residuals.values.T:
         rows = np.isfinite(errors) & np.isfinite(regressors).all(1)
-        constant = _explained(regressors[rows], errors[rows])
-        changing = _explained(np.hstack([regressors, late * regressors])[rows], errors[rows])
+        constant = _least_squares(regressors[rows], errors[rows])
+        changing = _least_squares(np.hstack([regressors, late * regressors])[rows], errors[rows])
         tests.append(_compare(constant, changing, int(rows.sum())))
     return tests
 
@@ -86,7 +86,7 @@ class _Regression(NamedTuple):
     rank: int
 
 
-def _explained(
+def _least_squares(
     regressors: Float[np.ndarray, "N K"], errors: Float[np.ndarray, " N"]
 ) -> _Regression:
     coefficients, _, rank, _ = np.linalg.lstsq(regressors, errors, rcond=1e-6)
