@@ -11,6 +11,7 @@ from gpssm.posterior.diagnostics import (
     Row,
     diagnose,
     forecast_mean,
+    is_precise,
 )
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "ess_bulk",
     "ess_tail",
     "forecast_mean",
+    "is_precise",
     "rhat",
 ]

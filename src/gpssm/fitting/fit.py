@@ -71,7 +71,7 @@ def fit(
     settings
         Fields of `gpssm.Spec` and `gpssm.Runtime` by name, which override those of `spec` and
         `runtime`: `state_dim=2`, `kernel="matern52"`, `num_chains=2`, `seed=1`. The settings
-        num_warmup, num_draws and thin are passed to the method.
+        num_warmup, num_draws, thin and precision are passed to the method.
     """
     spec, runtime = with_settings(spec or Spec(), runtime or Runtime(), settings)
     experiments = as_list(series, u, outputs, inputs)

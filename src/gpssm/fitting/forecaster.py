@@ -48,8 +48,8 @@ class GPSSMForecaster(BaseForecaster):
     num_paths
         Number of paths of each forecast.
     **settings
-        Fields of `gpssm.Spec` and `gpssm.Runtime` by name, and num_warmup, num_draws and thin, as
-        in `gpssm.fit`. `progress` is False by default.
+        Fields of `gpssm.Spec` and `gpssm.Runtime` by name, and num_warmup, num_draws, thin and
+        precision, as in `gpssm.fit`. `progress` is False by default.
 
     Attributes
     ----------

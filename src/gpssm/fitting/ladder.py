@@ -50,7 +50,7 @@ FOLD_CHAINS = 2  # of a nonlinear model without the held-out rows
 # Iterations of short paths cost little: rows times states up to which there are more than one for
 # each draw of a quick posterior, and how many at most.
 SHORT, MOST_THIN = 2000, 4
-CHAINS = FFVD(num_warmup=300, num_draws=100)
+CHAINS = FFVD(num_warmup=300, num_draws=200, precision=200)
 # Linear models chose the order, and the nonlinear one that they miss may have a longer memory.
 CHAIN_STATES = 4
 FAILURES = (ArithmeticError, RuntimeError, ValueError)

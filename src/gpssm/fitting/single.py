@@ -10,9 +10,9 @@ from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.choose import choose_starts
 from gpssm.fitting.transfer import check_prior, inherited_spec
-from gpssm.inference.runner import Runtime, run_chains
+from gpssm.inference.runner import FIRST_LOOK, Runtime, Sample, run_chains
 from gpssm.methods.spec import Spec
-from gpssm.posterior.diagnostics import with_notes
+from gpssm.posterior.diagnostics import is_precise, with_notes
 from gpssm.posterior.draws import Seconds, absorb_common
 from gpssm.posterior.posterior import Posterior
 
@@ -55,6 +55,27 @@ def fit_posterior(
     dataset = dataclasses.replace(dataset, scaler=choice.scaler)
     dataset, notes = dataset.store_last(runtime.keep_states, numbers)
     setup = ticks() - began
+    precision = spec.settings.precision
+
+    def assemble(sample: Sample) -> Posterior:
+        draws = sample.draws._replace(states=dataset.join(sample.draws.states))
+        model, draws = absorb_common([start.model for start in choice.starts], draws)
+        seconds = Seconds(setup, sample.compile_seconds, sample.run_seconds)
+        return Posterior(
+            model,
+            draws,
+            sample.info,
+            sample.warmup,
+            dataset,
+            resolved,
+            seconds,
+            runtime.seed,
+            comparison=choice.comparison,
+        )
+
+    def is_enough(sample: Sample) -> bool:
+        return is_precise(assemble(sample), precision or 0, FIRST_LOOK)
+
     sample = run_chains(
         spec.settings,
         choice.starts,
@@ -64,26 +85,16 @@ def fit_posterior(
         kept_from=dataset.windowed().first_states or None,
         separate=choice.separate,
         least_rows=least_rows if spec.windows == 1 else (),
+        is_enough=is_enough if precision else None,
     )
+    if not sample.interrupted:
+        resolved = resolved.replace(num_draws=sample.info.log_target.shape[1])
     if not spec.settings.learns:
         model = choice.starts[0].model
         resolved = resolved.replace(state_dim=model.state_dim, num_inducing=model.basis.size)
-    draws = sample.draws._replace(states=dataset.join(sample.draws.states))
-    model, draws = absorb_common([start.model for start in choice.starts], draws)
-    posterior = Posterior(
-        model,
-        draws,
-        sample.info,
-        sample.warmup,
-        dataset,
-        resolved,
-        Seconds(setup, sample.compile_seconds, sample.run_seconds),
-        runtime.seed,
-        comparison=choice.comparison,
-    )
-    posterior = with_notes(posterior, (*choice.starts[0].notes, *notes, *sample.notes))
+    posterior = with_notes(assemble(sample), (*choice.starts[0].notes, *notes, *sample.notes))
     # Not after Ctrl-C, when there are fewer draws than were asked for.
-    if spec.calibrate and not was_interrupted(posterior):
+    if spec.calibrate and not sample.interrupted:
         posterior = posterior.calibrate(without=choice.held_out)
     return posterior
 

@@ -96,6 +96,17 @@ class Runtime:
         return replace(self, **changes)
 
 
+# Draws per chain at the first look at the precision of a run; each look is at twice as many as the
+# one before. They do not depend on `num_draws`, so a run that stopped at one is a part of a longer
+# one.
+FIRST_LOOK = 50
+
+
+def is_look(draws: int) -> bool:
+    """Whether the precision is looked at after so many draws per chain."""
+    return draws % FIRST_LOOK == 0 and (draws // FIRST_LOOK).bit_count() == 1
+
+
 class Sample(NamedTuple):
     """The result of a run.
 
@@ -113,6 +124,8 @@ class Sample(NamedTuple):
         Seconds of the iterations.
     notes
         Messages to the user about the run.
+    interrupted
+        Whether the user has stopped the run before its end.
     """
 
     draws: Draw
@@ -121,6 +134,7 @@ class Sample(NamedTuple):
     compile_seconds: float
     run_seconds: float
     notes: tuple[str, ...]
+    interrupted: bool = False
 
 
 class Loop:
@@ -139,6 +153,8 @@ class Loop:
         Where to save the run after each chunk; None does not save it.
     num_shared
         The number of first blocks that the pilot chain runs for all chains.
+    is_enough
+        Whether the draws so far are enough; called at each look.
     """
 
     def __init__(
@@ -147,11 +163,14 @@ class Loop:
         chains: Chains,
         checkpoint: Checkpoint | None,
         num_shared: int,
+        is_enough: Callable[[Sample], bool] | None,
     ) -> None:
         self.settings = settings
         self.chains = chains
         self.checkpoint = checkpoint
         self.num_shared = num_shared
+        self.is_enough = is_enough
+        self.num_blocks = settings.num_warmup + settings.num_draws
         self.chunks: list[Chunk] = []
         self.blocks_done = 0
         self.notes: list[str] = []
@@ -166,15 +185,12 @@ class Loop:
         pressed
             Whether the user has interrupted the run.
         """
-        num_warmup = self.settings.num_warmup
-        num_blocks = num_warmup + self.settings.num_draws
         carry = self._begin()
-        while self.blocks_done < num_blocks and not pressed():
+        while not self._is_done() and not pressed():
             begin = self.blocks_done
             pilot = begin < self.num_shared
-            keep = begin >= num_warmup
-            phase_end = self.num_shared if pilot else num_blocks if keep else num_warmup
-            self.blocks_done = min(begin + self.chains.layout.rows, phase_end)
+            keep = begin >= self.settings.num_warmup
+            self.blocks_done = min(begin + self.chains.layout.rows, self._phase_end(begin))
             blocks = self.blocks_done - begin
             thin = self.settings.thin if keep else 1
             carry, chunk = self.chains.advance(
@@ -184,8 +200,31 @@ class Loop:
             self._check_finite(chunk.info)
             self._save(begin, carry)
             report(self._status(chunk.info))
-        if self.blocks_done < num_blocks:
+        if self.blocks_done < self.num_blocks:
             self._note_interruption()
+
+    def _is_done(self) -> bool:
+        """Whether all blocks are done, or a look finds the draws so far to be enough."""
+        draws = self.blocks_done - self.settings.num_warmup
+        if self.is_enough is None or self.blocks_done >= self.num_blocks:
+            return self.blocks_done >= self.num_blocks
+        if draws > 0 and is_look(draws) and self.is_enough(self.result()):
+            self.num_blocks = self.blocks_done
+        return self.blocks_done >= self.num_blocks
+
+    def _phase_end(self, begin: int) -> int:
+        """The block at which a chunk that begins at this block ends at the latest."""
+        if begin < self.num_shared:
+            return self.num_shared
+        if begin < self.settings.num_warmup:
+            return self.settings.num_warmup
+        if self.is_enough is None:
+            return self.num_blocks
+        draws = begin - self.settings.num_warmup
+        look = FIRST_LOOK
+        while look <= draws:
+            look *= 2
+        return min(self.settings.num_warmup + look, self.num_blocks)
 
     def iterations(self, blocks: int) -> int:
         """Return the number of iterations in the first `blocks` blocks."""
@@ -194,7 +233,7 @@ class Loop:
     @property
     def total(self) -> int:
         """The number of iterations of the whole run."""
-        return self.iterations(self.settings.num_warmup + self.settings.num_draws)
+        return self.iterations(self.num_blocks)
 
     def result(self) -> Sample:
         """Return the draws so far."""
@@ -205,7 +244,8 @@ class Loop:
         empty = jax.tree.map(lambda leaf: leaf[:, :0], info)
         warmup = _join([empty, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
         seconds = (self.chains.compile_seconds, self.chains.run_seconds)
-        return Sample(draws, info, warmup, *seconds, tuple(self.notes))
+        interrupted = self.blocks_done < self.num_blocks
+        return Sample(draws, info, warmup, *seconds, tuple(self.notes), interrupted)
 
     def _begin(self) -> Any:
         """Return the carry to continue from, of the checkpoint or the start."""
@@ -302,6 +342,7 @@ def run_chains(
     kept_from: tuple[int, ...] | None = None,
     separate: bool = False,
     least_rows: Sequence[int] = (),
+    is_enough: Callable[[Sample], bool] | None = None,
 ) -> Sample:
     """Run the chains of a method from their starts, on scaled series.
 
@@ -326,6 +367,8 @@ def run_chains(
         is then shared.
     least_rows
         Minimum number of rows to which each series is padded; see `Chains`.
+    is_enough
+        Whether the draws so far are enough, so that the run can stop at a look.
     """
     if len(starts) not in (1, runtime.num_chains):
         raise ValueError(
@@ -352,7 +395,7 @@ def run_chains(
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     separate = separate or len(starts) > 1
     shared = 0 if separate else method.num_shared(starts[0].model)
-    loop = Loop(method, chains, checkpoint, shared)
+    loop = Loop(method, chains, checkpoint, shared, is_enough)
     lock = nullcontext() if checkpoint is None else hold(checkpoint.folder)
     with lock, reporter(runtime.progress, loop.total) as report, interruption() as pressed:
         loop.run(report, pressed)

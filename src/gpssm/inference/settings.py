@@ -116,6 +116,9 @@ class MethodSettings:
         Number of draws in each chain.
     thin
         Number of iterations per draw.
+    precision
+        Number of effective draws of the outputs at which sampling stops before `num_draws`; see
+        `gpssm.diagnostics.is_precise`. None takes all draws.
     learning_rate
         Initial step size of Adam for optimised parameters; it falls to zero over the shared part of
         the warm-up.
@@ -132,6 +135,7 @@ class MethodSettings:
     num_warmup: int = whole(500, least=0)
     num_draws: int = whole(500)
     thin: int = whole(1)
+    precision: int | None = whole(None, none="to take num_draws draws")
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:

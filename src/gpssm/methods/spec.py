@@ -207,9 +207,9 @@ class Spec:
         )
 
     def replace(self, **changes: Any) -> Self:
-        """Return the spec with other values, including num_warmup, num_draws and thin.
+        """Return the spec with other values, including num_warmup, num_draws, thin and precision.
 
-        If the method is "auto", these three settings select `ffvd`.
+        If the method is "auto", these four settings select `ffvd`.
         """
         numbers = {name: changes.pop(name) for name in METHOD_NUMBERS if name in changes}
         changed = dataclasses.replace(self, **changes)
@@ -307,7 +307,7 @@ class Spec:
         return hash(repr(self.describe()))
 
 
-METHOD_NUMBERS = ("num_warmup", "num_draws", "thin")  # settings that every method has
+METHOD_NUMBERS = ("num_warmup", "num_draws", "thin", "precision")  # settings that every method has
 
 
 def check_names(names: Iterable[str], choices: Sequence[str], where: str = "fit") -> None:

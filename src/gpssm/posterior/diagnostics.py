@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
+SMOOTHED = "smoothed outputs"
 AHEAD = "one-step outputs"
 AHEAD_NOISE = "one-step noise"
+PRECISE_RHAT = 1.02  # the largest R-hat at which sampling with `precision` stops
+PRECISE_SHARE = 0.95  # the share of quantities that must be precise
 TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not judged
 ENTRIES = 200  # quantities of a group at most, so that diagnostics do not grow with the series
 
@@ -68,7 +71,7 @@ class Row(NamedTuple):
     @property
     def is_output(self) -> bool:
         """Whether the quantities are outputs, which do not depend on the coordinates of states."""
-        return self.group in ("smoothed outputs", AHEAD, FORECAST)
+        return self.group in (SMOOTHED, AHEAD, FORECAST)
 
     @property
     def is_identified(self) -> bool:
@@ -154,20 +157,10 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     # f at inputs that the first series passed through, at the states' posterior mean
     x = np.mean(draws.states[0], axis=(0, 1))[:-1]
     points = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
-    u = dataset.scaled[0].u
-    inputs = (jnp.asarray(x[points]), jnp.asarray(u[points]))
-    one_step = map_draws(_one_step, posterior.model, draws, jnp.asarray(u))
-    numbers = range(len(dataset.experiments))
-    outputs = [_thinned(outputs_of(posterior, index)) for index in numbers]
+    inputs = (jnp.asarray(x[points]), jnp.asarray(dataset.scaled[0].u[points]))
     latent: dict[str, Any] = {name: leaf for name, leaf in draws.leaves.items() if name in sampled}
     latent["function values"] = map_draws(_function, posterior.model, draws, inputs)
-    observable = {
-        "smoothed outputs": np.concatenate(outputs, -1),
-        AHEAD: _thinned(one_step[:, :, :-1]),
-        AHEAD_NOISE: one_step[:, :, -1],
-        FORECAST: held_forecast(posterior),
-        "log target": info.log_target,
-    }
+    observable = output_draws(posterior) | {"log target": info.log_target}
     states = np.concatenate([_thinned(path) for path in draws.states], -1)
     rows = [
         *(row(name, values) for name, values in latent.items()),
@@ -185,6 +178,56 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
         seconds=posterior.seconds._asdict(),
         notes=posterior.notes,
     )
+
+
+def output_draws(posterior: "Posterior") -> dict[str, Float[np.ndarray, "chain draw n"]]:
+    """The outputs by which runs are judged, which do not depend on the states' coordinates."""
+    u = jnp.asarray(posterior.dataset.scaled[0].u)
+    one_step = map_draws(_one_step, posterior.model, posterior.draws, u)
+    numbers = range(len(posterior.dataset.experiments))
+    smoothed = [_thinned(outputs_of(posterior, index)) for index in numbers]
+    return {
+        SMOOTHED: np.concatenate(smoothed, -1),
+        AHEAD: _thinned(one_step[:, :, :-1]),
+        AHEAD_NOISE: one_step[:, :, -1],
+        FORECAST: held_forecast(posterior),
+    }
+
+
+@in_double_precision
+def is_precise(posterior: "Posterior", precision: int, batch: int) -> bool:
+    """Return whether chains agree about the outputs and have enough effective draws of them.
+
+        R-hat <= 1.02  and  ESS >= precision
+
+    for 95 % of the smoothed outputs, of the one-step outputs and of a forecast: the largest R-hat
+    of hundreds of quantities exceeds 1.02 even if draws are independent. Chains with separate
+    models are judged one by one. Sampling with `precision` set stops where this holds.
+
+    Parameters
+    ----------
+    posterior
+        The draws so far.
+    precision
+        The least number of effective draws.
+    batch
+        Draws per chain that are evaluated at once; a divisor of the number of draws. Looks at more
+        and more draws then share one program.
+    """
+    posterior = stored_rows(posterior)
+
+    def evaluate(begin: int) -> dict[str, Float[np.ndarray, "chain draw n"]]:
+        draws = jax.tree.map(lambda leaf: leaf[:, begin : begin + batch], posterior.draws)
+        return output_draws(dataclasses.replace(posterior, draws=draws))
+
+    parts = [evaluate(begin) for begin in range(0, posterior.num_draws, batch)]
+    for name in (SMOOTHED, AHEAD, FORECAST):
+        values = np.concatenate([part[name] for part in parts], 1)
+        values = _varying(_within(values) if differ_in_model(posterior) else values)
+        settled = (rhat(values) <= PRECISE_RHAT) & (ess_bulk(values) >= precision)
+        if settled.size and np.mean(settled) < PRECISE_SHARE:
+            return False
+    return True
 
 
 def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
@@ -269,10 +312,22 @@ def _thinned(
     return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
 
 
+def _varying(values: Values) -> Float[np.ndarray, "chain draw n"]:
+    """The quantities of which not all draws are equal."""
+    flat = np.asarray(values).reshape(*values.shape[:2], -1)
+    return flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
+
+
+def _within(values: Values) -> Float[np.ndarray, "chain draw *shape"]:
+    """The draws less their chain's mean, as multiples of the spread in the halves of the chain."""
+    values, half = np.asarray(values), max(1, values.shape[1] // 2)
+    spread = np.sqrt(0.5 * (np.var(values[:, :half], 1) + np.var(values[:, -half:], 1)))[:, None]
+    return (values - np.mean(values, 1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
+
+
 def row(name: str, values: Values) -> Row:
     """Summarise draws of many quantities; those that do not vary at all are left out."""
-    flat = values.reshape(*values.shape[:2], -1)
-    flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
+    flat = _varying(values)
     if not flat.size:
         return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
     bulk = ess_bulk(flat)
@@ -281,16 +336,13 @@ def row(name: str, values: Values) -> Row:
 
 
 def row_within(name: str, values: Values) -> Row:
-    """As `row`, of draws less their chain's mean, as multiples of the spread in its halves.
+    """As `row`, of draws centred within chains.
 
     R-hat then compares halves of chains, and not chains. (The worst of four chains, each by itself,
     is above 1.05 for draws that are independent: so many halves are compared, of so few draws
     each.)
     """
-    values, half = np.asarray(values), max(1, values.shape[1] // 2)
-    spread = np.sqrt(0.5 * (np.var(values[:, :half], 1) + np.var(values[:, -half:], 1)))[:, None]
-    away = values - np.mean(values, 1, keepdims=True)
-    return row(name, away / np.where(spread > 0, spread, 1.0))
+    return row(name, _within(values))
 
 
 @in_double_precision
