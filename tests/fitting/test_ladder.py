@@ -150,6 +150,20 @@ def test_outputs_with_gaps_and_several_experiments():
     assert np.isfinite(fitted.forecast(u=whole.u[:10]).mean).all()
 
 
+def test_few_held_out_outputs_leave_intervals_uncalibrated_and_say_so():
+    series = make_series(lambda u: u, rows=120, seed=3)
+    y = np.full_like(series.y, np.nan)
+    y[30:60:2] = series.y[30:60:2]
+    y[[5, 110]] = series.y[[5, 110]]
+    climbing = Ladder(Spec(), [gpssm.Series(y, series.u)], gpssm.Runtime(progress=False))
+    climbing.add_linear()
+    climbing.weigh()
+    fitted = climbing.answer()
+    assert fitted.calibration is None
+    assert any(note.startswith("Intervals are not calibrated") for note in fitted.notes)
+    assert np.isfinite(fitted.forecast(u=series.u[:10]).mean).all()
+
+
 def test_long_simulations_are_decided_by_chains_too(monkeypatch):
     monkeypatch.setattr(ladder, "CHAINS", ladder.FFVD(num_warmup=40, num_draws=20, thin=1))
     train, test = make_series(lambda u: np.sin(2.5 * u)).split(ROWS)

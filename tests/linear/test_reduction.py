@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from gpssm.data.series import Series
 from gpssm.linear import arx, kalman
-from gpssm.linear.arx import innovations_form, reduce
+from gpssm.linear.arx import innovations_form, reduce, stable_gain
 from gpssm.linear.state_space import LinearSSM
 from linear_systems import arx_series, simulate
 
@@ -87,3 +88,53 @@ def test_an_order_beyond_what_there_is_is_what_there_is():
     found = components([series], 8)
     assert found.before.shape[1] <= 3
     assert innovations_form(found, 8).transition.shape[0] == found.before.shape[1] + 1
+
+
+@pytest.mark.parametrize(("order", "width"), [(1, 1), (3, 2), (4, 1)])
+def test_a_stable_gain_keeps_the_law_of_the_outputs(order, width):
+    """Autocovariances by Lyapunov's equation, before and after."""
+    rng = np.random.default_rng(order)
+    transition = rng.normal(size=(order, order))
+    transition *= 0.8 / np.abs(np.linalg.eigvals(transition)).max()
+    emission = rng.normal(size=(width, order))
+    gain = 10 * rng.normal(size=(order, width))
+    covariance = 0.1 * np.eye(width) + 0.05
+
+    def autocovariances(gain, covariance):
+        noise = gain @ covariance @ gain.T
+        spread = scipy.linalg.solve_discrete_lyapunov(transition, noise)
+        cross = transition @ spread @ emission.T + gain @ covariance
+        powers = [np.linalg.matrix_power(transition, lag) for lag in range(5)]
+        return [
+            emission @ spread @ emission.T + covariance,
+            *(emission @ power @ cross for power in powers),
+        ]
+
+    def radius(gain):
+        return np.abs(np.linalg.eigvals(transition - gain @ emission)).max()
+
+    assert radius(gain) > 1
+    stable, larger = stable_gain(transition, emission, gain, covariance)
+    assert radius(stable) < 1
+    np.testing.assert_allclose(
+        autocovariances(stable, larger), autocovariances(gain, covariance), atol=1e-9
+    )
+    again, same = stable_gain(transition, emission, stable, larger)
+    np.testing.assert_array_equal(again, stable)
+    np.testing.assert_array_equal(same, larger)
+
+
+def test_the_filter_of_a_reduction_does_not_diverge():
+    """Five tanks that react to five inputs, of which four components leave much out."""
+    rng = np.random.default_rng(0)
+    u = np.repeat(rng.uniform(-2, 2, size=(30, 5)), 8, axis=0)
+    y = np.zeros((240, 5))
+    for row in range(1, 240):
+        y[row] = 0.8 * y[row - 1] + 0.3 * np.tanh(u[row - 1]) + 0.1 * y[row - 1, ::-1]
+    y += 0.1 * rng.normal(size=y.shape)
+    long = arx.regress_regularised([Series(y[:120], u[:120])])
+    model = innovations_form(reduce(long, [Series(y[:120], u[:120])], 4, 30), 4)
+    hidden, gain = model.transition[:4, :4], model.process_cov[:4, 4:]
+    gain = gain @ np.linalg.inv(model.process_cov[4:, 4:])
+    predictor = hidden - gain @ model.transition[4:, :4]
+    assert np.abs(np.linalg.eigvals(predictor)).max() < 1

@@ -253,9 +253,12 @@ class Ladder:
             comparison = (*leading.comparison, *mixture.table)
             answer = with_notes(dataclasses.replace(leading, comparison=comparison), notes)
             shares = {name: 1.0}
-        calibration = mixture_calibration(
-            [scores[name] for name in shares], np.array(list(shares.values()))
-        )
+        members = [scores[name] for name in shares]
+        try:
+            calibration = mixture_calibration(members, np.array(list(shares.values())))
+        except ValueError as error:  # held-out outputs are missing, and forecasts remain
+            note = f"Intervals are not calibrated: {error}."
+            return dataclasses.replace(answer, notes=(*answer.notes, note))
         return dataclasses.replace(answer, calibration=calibration)
 
     def _fit(self, name: str, spec: Spec) -> None:

@@ -440,7 +440,10 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
     dynamics = _regress_rows(np.hstack([inputs, errors]), after)
     freedom = max(len(errors) - inputs.shape[1], 1)
     covariance = errors.T @ errors / freedom + NO_NOISE**2 * np.eye(width)
-    gain = np.vstack([dynamics[:, -width:], np.eye(width)])
+    gain, covariance = stable_gain(
+        dynamics[:, :order], outputs[:, :order], dynamics[:, -width:], covariance
+    )
+    gain = np.vstack([gain, np.eye(width)])
     transition, control = (
         np.zeros((order + width, order + width)),
         np.empty((order + width, input_dim)),
@@ -453,6 +456,40 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
     emission = np.eye(width, order + width, order)
     noise = gain @ covariance @ gain.T
     return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))
+
+
+def stable_gain(
+    transition: Float[np.ndarray, "n n"],
+    emission: Float[np.ndarray, "Dy n"],
+    gain: Float[np.ndarray, "n Dy"],
+    covariance: Float[np.ndarray, "Dy Dy"],
+) -> tuple[Float[np.ndarray, "n Dy"], Float[np.ndarray, "Dy Dy"]]:
+    """The gain K and innovation covariance Σ of the same process with a stable predictor.
+
+        z_{t+1} = F z_t + K e_t,   y_t = H z_t + e_t,   e_t ~ N(0, Σ)
+
+    A filter computes z_{t+1} = Φ z_t + K y_t with Φ = F − K H, and an error of its state grows if Φ
+    is unstable, as it may be after a reduction. The stationary Kalman filter has another gain and a
+    larger innovation covariance,
+
+        K' = (F P Hᵀ + K Σ) Σ'⁻¹,   Σ' = H P Hᵀ + Σ,   P = Φ (P⁻¹ + Hᵀ Σ⁻¹ H)⁻¹ Φᵀ
+
+    where P is zero but on the unstable subspace of Φ, and there the last equation is linear in P⁻¹.
+    The law of the outputs is the same.
+    """
+    predictor = transition - gain @ emission
+    if np.abs(np.linalg.eigvals(predictor)).max() < 1:
+        return gain, covariance
+    form, basis, size = scipy.linalg.schur(predictor, output="real", sort="ouc")
+    basis = basis[:, :size]
+    inverse = np.linalg.inv(form[:size, :size])
+    seen = emission @ basis
+    information = seen.T @ scipy.linalg.solve(covariance, seen, assume_a="pos")
+    precision = scipy.linalg.solve_discrete_lyapunov(inverse.T, inverse.T @ information @ inverse)
+    spread = basis @ np.linalg.inv(precision) @ basis.T
+    innovation = emission @ spread @ emission.T + covariance
+    cross = transition @ spread @ emission.T + gain @ covariance
+    return scipy.linalg.solve(innovation, cross.T, assume_a="pos").T, innovation
 
 
 def _regress_rows(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
