@@ -28,7 +28,8 @@ def test_rollout_bound_matches_the_moments_of_a_linear_model():
 
     mean, cov = np.asarray(start.mean[0]), np.diag(np.exp(2 * np.asarray(start.log_std[0])))
     A, B, b = (
-        np.asarray(part) for part in (model.mean.transition, model.mean.control, model.mean.offset)
+        np.asarray(part)
+        for part in (model.mean.transition, model.mean.input_map, model.mean.offset)
     )
     C, d, R = (
         np.asarray(part)

@@ -139,7 +139,7 @@ def test_the_bound_is_the_evidence_when_weights_do_not_matter():
     prior = GaussianWeights(jnp.zeros((2, 4)), jnp.broadcast_to(jnp.eye(4), (2, 4, 4)))
     parts = (
         model.mean.transition,
-        model.mean.control,
+        model.mean.input_map,
         model.mean.offset,
         model.likelihood.C,
         model.likelihood.d,

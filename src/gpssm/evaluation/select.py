@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gpssm.core.notebook import card
 from gpssm.core.places import Arrival, Place
-from gpssm.core.table import loss
+from gpssm.core.table import card, loss
 from gpssm.core.text import check_choice, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list

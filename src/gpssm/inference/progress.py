@@ -3,7 +3,8 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.elapsed import seconds_left, ticks
 from gpssm.core.mixing import rhat
 
 if TYPE_CHECKING:
@@ -85,6 +85,29 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     return max(float(rhat(group)) for group in groups)
 
 
+def seconds_left(marks: Sequence[tuple[float, int]], total: int) -> float | None:
+    """Return the time left: the median of the seconds per unit times the units that remain.
+
+    With a median, a step in which the machine slept does not count.
+
+    Parameters
+    ----------
+    marks
+        Moments in order, each with the number of units done: (seconds, units).
+    total
+        Number of all units.
+
+    Returns
+    -------
+    float or None
+        Seconds, or None as long as no unit has been done between two moments.
+    """
+    moments, done = np.asarray(marks, float).reshape(-1, 2).T
+    steps = np.diff(done)
+    rates = np.diff(moments)[steps > 0] / steps[steps > 0]
+    return float(np.median(rates) * (total - done[-1])) if len(rates) else None
+
+
 def check_progress(mode: Any) -> None:
     """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
@@ -116,7 +139,7 @@ def reporter(mode: Mode, total: int) -> Iterator[Report]:
         marks: list[tuple[float, int]] = []
 
         def report(status: Status) -> None:
-            marks.append((ticks(), status.done))
+            marks.append((time.monotonic(), status.done))
             seconds = seconds_left(marks, status.total)
             estimate = "" if seconds is None else f"  {seconds:.0f} s left"
             _print(mode, f"{status}{estimate}")
@@ -171,7 +194,7 @@ def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..
         *counted,
         TextColumn("{task.fields[facts]}"),
     )
-    with Progress(*columns, console=console, get_time=ticks) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(what, total=total, facts="")
         yield bar, partial(bar.update, task)
 

@@ -346,19 +346,19 @@ def to_state_space(regression: Regression) -> LinearSSM:
     na, width, _ = regression.outputs.shape
     nb, _, input_dim = regression.inputs.shape
     lags, size = na * width, na * width + (nb - 1) * input_dim
-    transition, control = np.zeros((size, size)), np.zeros((size, input_dim))
+    transition, input_map = np.zeros((size, size)), np.zeros((size, input_dim))
     transition[:width] = np.hstack([*regression.outputs, *regression.inputs[1:]])
     transition[width:lags, : lags - width] = np.eye(lags - width)
-    control[:width] = regression.inputs[0]
+    input_map[:width] = regression.inputs[0]
     if nb > 1:
-        control[lags : lags + input_dim] = np.eye(input_dim)
+        input_map[lags : lags + input_dim] = np.eye(input_dim)
         transition[lags + input_dim :, lags : size - input_dim] = np.eye(size - lags - input_dim)
     offset, process_cov = np.zeros(size), np.zeros((size, size))
     offset[:width] = regression.offset
     process_cov[:width, :width] = regression.covariance
     emission = np.eye(width, size)
     return LinearSSM(
-        transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width)
+        transition, input_map, offset, emission, np.zeros(width), process_cov, np.zeros(width)
     )
 
 
@@ -441,18 +441,20 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
     freedom = max(len(errors) - inputs.shape[1], 1)
     covariance = errors.T @ errors / freedom + NO_NOISE**2 * np.eye(width)
     gain = np.vstack([dynamics[:, -width:], np.eye(width)])
-    transition, control = (
+    transition, input_map = (
         np.zeros((order + width, order + width)),
         np.empty((order + width, input_dim)),
     )
     transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
-    control[:] = np.vstack(
+    input_map[:] = np.vstack(
         [dynamics[:, order : order + input_dim], outputs[:, order : order + input_dim]]
     )
     offset = np.concatenate([dynamics[:, order + input_dim], outputs[:, -1]])
     emission = np.eye(width, order + width, order)
     noise = gain @ covariance @ gain.T
-    return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))
+    return LinearSSM(
+        transition, input_map, offset, emission, np.zeros(width), noise, np.zeros(width)
+    )
 
 
 def _regress_rows(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

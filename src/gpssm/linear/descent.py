@@ -20,7 +20,7 @@ since it has many minima. The states must be determined by the inputs.
 A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
 one for a state that is an output. Subspace identification and its rotations know nothing of this,
 so coefficients are found by descent: the simulation's squared error from many random starts, where
-there are controls, and from the best of them the likelihood. In the end states are shifted and
+there are inputs, and from the best of them the likelihood. In the end states are shifted and
 scaled one by one, which keeps every zero.
 """
 
@@ -139,7 +139,7 @@ class Modes(NamedTuple):
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
     real: Float[Array, " 0|1"]  # the odd eigenvalue, RADIUS · tanh(real), if Dx is odd
-    control: Float[Array, "Dx Du"]
+    input_map: Float[Array, "Dx Du"]
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
@@ -154,7 +154,7 @@ class Modes(NamedTuple):
 
     def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u."""
-        return u @ self.control.T
+        return u @ self.input_map.T
 
 
 @in_double_precision
@@ -280,14 +280,16 @@ def _simulations(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
-def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, width: int) -> Modes:
-    """Slow to fast modes, controls and outputs in any direction."""
+def _random(
+    key: PRNGKeyArray, num_series: int, state_dim: int, input_dim: int, width: int
+) -> Modes:
+    """Slow to fast modes, inputs and outputs in any direction."""
     keys, pairs = jax.random.split(key, 6), state_dim // 2
     return Modes(
         logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
         angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
         real=jax.random.uniform(keys[2], (state_dim % 2,), minval=0.5, maxval=2.0),
-        control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
+        input_map=0.3 * jax.random.normal(keys[3], (state_dim, input_dim)),
         C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
         d=jax.random.normal(keys[5], (width,)),
         start=jnp.zeros((num_series, state_dim)),
@@ -348,7 +350,7 @@ def _normalise(
     matrix, inverse = (vectors / spread).T, vectors * spread
     parts = (
         matrix @ transition @ inverse,
-        matrix @ modes.control,
+        matrix @ modes.input_map,
         matrix @ (transition @ mean - mean),
         modes.C @ inverse,
         modes.d + modes.C @ mean,
@@ -529,7 +531,7 @@ def _in_unit_scale(
 ) -> LinearFit:
     """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
 
-    A state that is an output stays as it is, as does one that holds a control, and one that holds
+    A state that is an output stays as it is, as does one that holds an input, and one that holds
     another state has that one's m and s.
     """
     everything = np.concatenate(states)
@@ -543,11 +545,11 @@ def _in_unit_scale(
             source = held[source]
         free = source < wiring.state_dim and source not in fixed
         middle[row], scale[row] = (middle[source], scale[source]) if free else (0.0, 1.0)
-    A, B, b = (np.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    A, B, b = (np.asarray(part) for part in (linear.transition, linear.input_map, linear.offset))
     variance = np.maximum(np.diag(np.asarray(linear.process_cov)) / scale**2, PROCESS_FLOOR)
     moved = linear._replace(
         transition=A * scale[None] / scale[:, None],
-        control=B / scale[:, None],
+        input_map=B / scale[:, None],
         offset=(A @ middle + b - middle) / scale,
         C=np.asarray(linear.C) * scale[None],
         d=np.asarray(linear.d) + np.asarray(linear.C) @ middle,

@@ -68,7 +68,7 @@ def stack(models: Sequence[LinearSSM]) -> LinearSSM:
         padded.append(
             LinearSSM(
                 np.pad(item.transition, (more, more)),
-                np.pad(item.control, (more, (0, 0))),
+                np.pad(item.input_map, (more, (0, 0))),
                 np.pad(item.offset, more),
                 np.pad(item.C, ((0, 0), more)),
                 np.asarray(item.d),
@@ -124,7 +124,7 @@ def simulate(
 ) -> Float[np.ndarray, "K O H Dy"]:
     """Outputs without noise from each of these states, under its own inputs."""
     transition = models.transition.mT
-    drift = u @ models.control.mT[:, None] + models.offset[:, None, None]
+    drift = u @ models.input_map.mT[:, None] + models.offset[:, None, None]
     path = np.empty((*drift.shape[:3], states.shape[-1]))
     for step in range(drift.shape[2]):
         states = states @ transition + drift[:, :, step]
@@ -189,7 +189,7 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
 def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
     """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and log densities of innovations."""
     y = np.nan_to_num(series.y) - models.d[:, None]
-    drift = series.u @ models.control.mT + models.offset[:, None]
+    drift = series.u @ models.input_map.mT + models.offset[:, None]
     keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
     moved = keep @ models.transition[:, None]
     group = gains.group
@@ -220,7 +220,7 @@ def draw_states(
     models = stack([model])
     gains = find_gains(models, ~np.isnan(series.y))
     means = _filter_means(models, series, gains)[0][0]
-    drift = series.u @ model.control.T + model.offset
+    drift = series.u @ model.input_map.T + model.offset
     normal = rng.standard_normal((count, len(means), means.shape[1]))
     paths = np.empty_like(normal)
     paths[:, -1] = means[-1] + normal[:, -1] @ _root(gains.after[0, gains.runs[-1][2]]).T

@@ -344,12 +344,12 @@ def simulate_end(
 def linear_part(linear: LinearSSM, z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dy"]:
     """m(z)."""
     width = len(linear.d)
-    return z @ np.hstack([linear.transition, linear.control])[:width].T + linear.offset[:width]
+    return z @ np.hstack([linear.transition, linear.input_map])[:width].T + linear.offset[:width]
 
 
 def shift_sources(linear: LinearSSM) -> Int[np.ndarray, " Dx-Dy"]:
     """The entry of z that each state after the first Dy holds."""
-    return np.hstack([linear.transition, linear.control])[len(linear.d) :].argmax(1)
+    return np.hstack([linear.transition, linear.input_map])[len(linear.d) :].argmax(1)
 
 
 def registers(linear: LinearSSM, series: Series) -> Float[np.ndarray, "T+1 Dx"]:
@@ -382,13 +382,13 @@ def with_little_noise(linear: LinearSSM) -> LinearSSM:
 def as_model(regression: LagRegression) -> GPSSM:
     """The GPSSM whose states are the shift register."""
     linear, hyper = regression.linear, regression.hyper
-    width, (state_dim, input_dim) = len(linear.d), linear.control.shape
+    width, (state_dim, input_dim) = len(linear.d), linear.input_map.shape
     scales = np.ones((state_dim, state_dim + input_dim + 1))
     scales[:width] = regression.slack[:, None]
     mask = tuple((row < width,) * (state_dim + input_dim) for row in range(state_dim))
     std = np.full(state_dim, EXACT)
     std[:width] = np.exp(0.5 * hyper[:, -1])
-    arrays = (jnp.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    arrays = (jnp.asarray(part) for part in (linear.transition, linear.input_map, linear.offset))
     return GPSSM.create(
         Leading(
             SquaredExponential(jnp.asarray(hyper[:, 0]), jnp.asarray(hyper[:, 1:-1])), state_dim
@@ -420,9 +420,9 @@ def as_regression(model: GPSSM) -> LagRegression:
         raise TypeError("The model of `gp-narx` is the one that it has made.")
     width = len(likelihood.d)
     variance = np.asarray(model.process_variance)
-    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
-    transition, control, offset, C, d = (np.asarray(part) for part in parts)
-    linear = LinearSSM(transition, control, offset, C, d, np.diag(variance), np.zeros(width))
+    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
+    transition, input_map, offset, C, d = (np.asarray(part) for part in parts)
+    linear = LinearSSM(transition, input_map, offset, C, d, np.diag(variance), np.zeros(width))
     hyper = np.column_stack(
         [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
     )

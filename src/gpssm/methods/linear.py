@@ -222,7 +222,7 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
         variances, vectors = np.diagonal(linear.process_cov), np.eye(len(variances))
     return LinearSSM(
         vectors.T @ linear.transition @ vectors,
-        vectors.T @ linear.control,
+        vectors.T @ linear.input_map,
         vectors.T @ linear.offset,
         linear.C @ vectors,
         linear.d,
@@ -234,13 +234,13 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 def as_model(linear: LinearSSM) -> GPSSM:
     """The GPSSM whose mean function is the linear transition, for weights that are zero."""
     std = np.sqrt(np.diagonal(linear.process_cov))
-    state_dim, input_dim = linear.control.shape
+    state_dim, input_dim = linear.input_map.shape
     dim = state_dim + input_dim
     linear = jax.tree.map(jnp.asarray, linear)
     return GPSSM.create(
         make_kernel("linear", state_dim, dim, jnp.ones(state_dim), 1.0),
         LinearFeatures.build(state_dim, dim, 1.0),
-        LinearMap(linear.transition, linear.control, linear.offset),
+        LinearMap(linear.transition, linear.input_map, linear.offset),
         Gaussian.build(linear.C, linear.d, linear.noise_std),
         jnp.asarray(std),
     )
@@ -253,7 +253,7 @@ def as_linear(model: GPSSM) -> LinearSSM:
         raise TypeError("A baseline's model has a linear mean and a Gaussian likelihood.")
     linear = LinearSSM(
         mean.transition,
-        mean.control,
+        mean.input_map,
         mean.offset,
         likelihood.C,
         likelihood.d,

@@ -159,7 +159,7 @@ class Dynamics(NamedTuple):
 
     def mean(self, z: Float[np.ndarray, "*S Dz"]) -> Float[np.ndarray, "*S Dx"]:
         """m(z)."""
-        return z @ np.hstack([self.linear.transition, self.linear.control]).T + self.linear.offset
+        return z @ np.hstack([self.linear.transition, self.linear.input_map]).T + self.linear.offset
 
 
 class Gain(NamedTuple):
@@ -532,7 +532,7 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
                 LinearFeatures.build(width, columns - 1, dynamics.slack),
             )
         ),
-        LinearMap(*map(jnp.asarray, (linear.transition, linear.control, linear.offset))),
+        LinearMap(*map(jnp.asarray, (linear.transition, linear.input_map, linear.offset))),
         Gaussian.build(*map(jnp.asarray, (linear.C, linear.d, linear.noise_std))),
         jnp.asarray(np.sqrt(dynamics.process_variance)),
     )
@@ -550,7 +550,7 @@ def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
         and isinstance(likelihood, Gaussian)
     ):
         raise TypeError("The model of `rgpssm` is the one that it has made.")
-    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
+    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
     noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
     linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))
     hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])

@@ -52,12 +52,14 @@ class LinearMap(Mean):
     """
 
     transition: Float[Array, "Dx Dx"]
-    control: Float[Array, "Dx Du"]
+    input_map: Float[Array, "Dx Du"]
     offset: Float[Array, " Dx"]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """A x + B u + b."""
-        return jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.control.T) + self.offset[None]
+        return (
+            jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.input_map.T) + self.offset[None]
+        )
 
 
 class Curved(Mean):
@@ -135,8 +137,8 @@ class PhysicsMean(Mean):
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """The step of every row."""
-        states, controls = in_units(x, u, self.state_scale, self.inputs)
-        following = jax.vmap(self.step, (0, 0, None))(states, controls, self.parameters)
+        states, inputs = in_units(x, u, self.state_scale, self.inputs)
+        following = jax.vmap(self.step, (0, 0, None))(states, inputs, self.parameters)
         return following / jnp.asarray(self.state_scale, x.dtype)[None]
 
 

@@ -108,8 +108,8 @@ class GPSSM(eqx.Module):
         # Leaves that define a prior or a feature map rather than something to learn.
         patterns = [
             *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-            *("mean.transition", "mean.control", "mean.offset", "mean.known"),
-            *("mean.inner.transition", "mean.inner.control", "mean.inner.offset"),
+            *("mean.transition", "mean.input_map", "mean.offset", "mean.known"),
+            *("mean.inner.transition", "mean.inner.input_map", "mean.inner.offset"),
         ]
         fixed = {name for pattern in patterns for name in fnmatch.filter(priors, pattern)}
         roles: tuple[tuple[str, Role], ...] = tuple(

@@ -34,7 +34,7 @@ from gpssm.model.wiring import Wiring, make_wiring
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-LENGTHSCALE = 2.0  # of the kernel at the start, for states and controls of unit scale
+LENGTHSCALE = 2.0  # of the kernel at the start, for states and inputs of unit scale
 SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 OUTPUT_MAP = (
@@ -105,7 +105,7 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
         else _wire_mean(spec.mean, linear.model, wiring)
     )
     if curved and isinstance(mean, LinearMap):
-        mean = Curved(mean, jnp.zeros((linear.model.control.shape[1], KNOTS - 1)))
+        mean = Curved(mean, jnp.zeros((linear.model.input_map.shape[1], KNOTS - 1)))
     likelihood = make_likelihood(
         spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std
     )
@@ -122,7 +122,7 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
         # What the slopes cannot say is how much of g enters which state.
         free = {
             "mean.weights": Normal(0.0, 1.0),
-            "mean.inner.control": Normal(linear.model.control, 0.5),
+            "mean.inner.input_map": Normal(linear.model.input_map, 0.5),
         }
         model = model.with_roles("optimise", *free).with_priors(free)
     model = _free_scales(model)
@@ -254,7 +254,7 @@ def _couple(
         sees = tuple(
             tuple(column == state_dim + row for column in range(dim)) for row in range(inputs)
         )
-        pushes = amplitude[:, None] * jnp.sign(linear.model.control + 1e-9)
+        pushes = amplitude[:, None] * jnp.sign(linear.model.input_map + 1e-9)
         inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
         return Coregionalised(inner, pushes)
     if spec.coupling == "lmc" and spec.rank is not None:
@@ -274,7 +274,7 @@ def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: Linea
         return spec
     if callable(spec):
         return Function(spec)
-    fitted = LinearMap(linear.transition, linear.control, linear.offset)
+    fitted = LinearMap(linear.transition, linear.input_map, linear.offset)
     choices: dict[str, Mean] = {
         "linear": fitted,
         "linear-fixed": fitted,
@@ -291,7 +291,7 @@ def _wire_mean(
 
     A function of the user's own sees all, since it says itself what it uses.
     """
-    exact = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
+    exact = jnp.concatenate([linear.transition, linear.input_map, linear.offset[:, None]], -1)
     custom = not isinstance(spec, str)
     everything = tuple((active,) * len(wiring.enters[0]) for active in wiring.learned)
     learned = jnp.asarray(wiring.learned)[:, None]
@@ -340,7 +340,7 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
 def _make_basis(
     name: str, kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray
 ) -> Basis:
-    """The basis of this name with `num` weights, for states and controls like the rows z."""
+    """The basis of this name with `num` weights, for states and inputs like the rows z."""
     _look_up("basis", name, dict.fromkeys(("inducing", "hilbert", "fourier")))
     if name == "inducing":
         return InducingPoints(inducing_locations(z, num, int(jax.random.bits(key, dtype="uint32"))))

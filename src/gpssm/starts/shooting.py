@@ -215,9 +215,9 @@ def simulate_windows(
     def move(
         reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]
     ) -> tuple[Array, tuple[Array, ...]]:
-        control, start, marked = row
+        u, start, marked = row
         x = jnp.where(marked[:, None], start, reached)
-        following = jnp.clip(function(x, control), -BOX, BOX)
+        following = jnp.clip(function(x, u), -BOX, BOX)
         return following, (x, reached, following)
 
     rows = jax.tree.map(
