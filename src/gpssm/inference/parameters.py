@@ -24,8 +24,8 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from gpssm.core.runtime import in_step
 from gpssm.data.padding import num_moves
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging, hmc
-from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference import hmc
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.settings import States, pilot_length
 from gpssm.model import conditionals
 from gpssm.model.likelihoods import Gaussian
@@ -57,7 +57,7 @@ class ParameterMoves(NamedTuple):
     def init(self) -> Parameters:
         """The model's own values to start from."""
         memory = self._optimiser().init(self.model.leaves("optimise"))
-        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(0.05))
+        return Parameters(self.model.free_leaves(), memory, StepSize.start(0.05))
 
     def apply(self, parameters: Parameters) -> GPSSM:
         """The model at these parameters."""
@@ -163,7 +163,7 @@ class ParameterMoves(NamedTuple):
         standard = (current - centre) / scale
         size = parameters.step.size(adapting)
         position, info = hmc.move(key, standard, log_density, size, num_steps=5)
-        step = dual_averaging.update(parameters.step, info.acceptance, 0.8, adapting)
+        step = parameters.step.update(info.acceptance, 0.8, adapting)
         leaves = parameters.leaves | unravel(centre + scale * position)
         return parameters._replace(leaves=leaves, step=step)
 

@@ -18,9 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging, noise_moves
-from gpssm.inference.dual_averaging import StepSize
-from gpssm.inference.hmc import LogDensity
+from gpssm.inference import noise_moves
+from gpssm.inference.hmc import LogDensity, StepSize
 from gpssm.inference.noise_moves import ChainState, Phase, Walk
 from gpssm.inference.parameters import ParameterMoves, Parameters
 from gpssm.inference.settings import MethodSettings, States, pilot_length, whole
@@ -179,7 +178,7 @@ class WhitenedSampler(Method):
             parameters=parameters,
             walk=noise_moves.start(self.moves),
             whitening=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
-            step=dual_averaging.start(self.schedule.first_step),
+            step=StepSize.start(self.schedule.first_step),
             mean=states,
             num_averaged=jnp.zeros(()),
             iteration=jnp.asarray(0),
@@ -223,7 +222,7 @@ class WhitenedSampler(Method):
             average = jnp.minimum(jnp.exp(carry.step.log_average), self.schedule.longest_step)
             return carry._replace(
                 whitening=self.whitening(carry.parameters, carry.mean, series),
-                step=dual_averaging.start(average),
+                step=StepSize.start(average),
                 mean=jnp.zeros_like(carry.mean),
                 num_averaged=jnp.zeros(()),
             )
@@ -266,7 +265,7 @@ class WhitenedSampler(Method):
         change = (state.states - carry.mean) / number
         return carry._replace(
             **state._asdict(),
-            step=dual_averaging.update(carry.step, acceptance, aim, adapting),
+            step=carry.step.update(acceptance, aim, adapting),
             mean=carry.mean + jnp.where(adapting, change, 0.0),
             num_averaged=number,
             iteration=carry.iteration + 1,

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.loops import choose
 from gpssm.core.text import check_installed
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging
-from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.inference.settings import MethodSettings, States, choice, share, whole
 from gpssm.inference.whitened import slack_of
@@ -81,9 +80,7 @@ class NUTSSampler(LatentSampler):
         position = self.pack(key, parameters, self.start, series)
         start_metric, *_ = mass_matrix_adaptation(is_diagonal_matrix=True)
         metric = start_metric(position.shape[0])
-        return NUTSCarry(
-            position, dual_averaging.start(0.1), metric, parameters, jnp.zeros((), int)
-        )
+        return NUTSCarry(position, StepSize.start(0.1), metric, parameters, jnp.zeros((), int))
 
     def step(
         self, key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]
@@ -139,13 +136,12 @@ class NUTSSampler(LatentSampler):
         # The last row is for all that comes after the warm-up.
         schedule = jnp.asarray([*build_schedule(num_warmup), (0, False)], int).astype(bool)
         learns_metric, ends_window = schedule[jnp.minimum(carry.iteration, num_warmup)]
-        step = dual_averaging.update(
-            carry.step_size,
+        step = carry.step_size.update(
             acceptance,
             self.settings.target_acceptance,
             carry.iteration < num_warmup,
         )
         _, update_metric, end_metric = mass_matrix_adaptation(is_diagonal_matrix=True)
         metric = choose(learns_metric, update_metric(carry.metric, position), carry.metric)
-        step = choose(ends_window, dual_averaging.start(jnp.exp(step.log_average)), step)
+        step = choose(ends_window, StepSize.start(jnp.exp(step.log_average)), step)
         return step, choose(ends_window, end_metric(metric), metric)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, sweep_states
@@ -137,7 +137,7 @@ class RankMoves(ParameterMoves):
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        return ParameterMoves.init(self)._replace(memory=dual_averaging.start(0.2))
+        return ParameterMoves.init(self)._replace(memory=StepSize.start(0.2))
 
     def update(
         self,
@@ -250,7 +250,7 @@ class RankMoves(ParameterMoves):
         start = {name: parameters.leaves[name] for name in names}
         keys = jax.random.split(key, 5)
         (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), keys)
-        memory = dual_averaging.update(parameters.memory, jnp.mean(acceptance), 0.3, adapting)
+        memory = parameters.memory.update(jnp.mean(acceptance), 0.3, adapting)
         return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
