@@ -16,8 +16,9 @@ parameters.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.text import check_choice, check_whole, is_real
@@ -205,6 +206,28 @@ class MethodSettings:
         raise TypeError(
             f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
         )
+
+
+def independent_sample(
+    paths: Sequence[Sequence[Float[np.ndarray, "draw _ Dx"]]],
+    weights: Float[np.ndarray, "chain draw Dx M"],
+    log_target: float,
+) -> tuple[Draw, Info]:
+    """Return independent draws and their figures.
+
+    Parameters
+    ----------
+    paths
+        The states of each series, for each chain.
+    weights
+        The weights.
+    log_target
+        The log density of the data, which is the same for all draws.
+    """
+    zeros: Any = np.zeros(weights.shape[:2])
+    states: Any = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
+    info = Info(zeros + log_target, zeros + 1.0, zeros > 0.0, zeros, zeros)
+    return Draw(states, cast(Any, weights), {}), info
 
 
 def pilot_length(num_warmup: int) -> int:

@@ -223,14 +223,14 @@ def draw_states(
     drift = series.u @ model.input_map.T + model.offset
     normal = rng.standard_normal((count, len(means), means.shape[1]))
     paths = np.empty_like(normal)
-    paths[:, -1] = means[-1] + normal[:, -1] @ _root(gains.after[0, gains.runs[-1][2]]).T
+    paths[:, -1] = means[-1] + normal[:, -1] @ covariance_root(gains.after[0, gains.runs[-1][2]]).T
     for first, end, group in reversed(gains.runs):
         before, predicted = gains.before[0, group], gains.predicted[0, group]
         if np.abs(before).max() <= KNOWN:
             paths[:, first:end] = means[first:end]
             continue
         pull = np.linalg.solve(predicted, model.transition @ before).T
-        root = _root(before - pull @ predicted @ pull.T)
+        root = covariance_root(before - pull @ predicted @ pull.T)
         for row in reversed(range(first, end)):
             ahead = model.transition @ means[row] + drift[row]
             paths[:, row] = (
@@ -239,7 +239,7 @@ def draw_states(
     return paths
 
 
-def _root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
+def covariance_root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
     """A root F of a covariance, F Fᵀ, which may be singular."""
     values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
     return vectors * np.sqrt(np.maximum(values, 0.0))

@@ -32,7 +32,6 @@ from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
-    Rolled,
     StartLaw,
     VariationalPosterior,
     VariationalSampler,
@@ -41,9 +40,6 @@ from gpssm.methods.variational import (
 )
 from gpssm.model.likelihoods import Likelihood, observed
 from gpssm.model.model import GPSSM
-
-FIRST_STD = 0.1  # of q(x₀) at the start
-JITTER = 1e-6  # of the covariance of the members, relative: they may be fewer than the states
 
 
 @dataclass(frozen=True)
@@ -94,9 +90,9 @@ class EnVISampler(VariationalSampler):
     """The bound and the draws of `envi`; `paths` are q(x₀) of each series."""
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> StartLaw:
-        """Return q(x₀) around the first states."""
+        """Return q(x₀) around the first states, with a standard deviation of .1."""
         first = jnp.stack([path[0] for path in self.states])
-        return StartLaw(first, jnp.full_like(first, jnp.log(FIRST_STD)))
+        return StartLaw(first, jnp.full_like(first, jnp.log(0.1)))
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -117,7 +113,7 @@ class EnVISampler(VariationalSampler):
     ) -> States:
         """Return one path for each series: that of a smoothed member."""
         ensembles = self.filter(key, q, v[:, None], series)
-        return self.join(Rolled(smooth(ensembles)[:, :, 0], ensembles.log_density))
+        return self.join(smooth(ensembles)[:, :, 0])
 
     def filter(
         self,
@@ -173,10 +169,10 @@ def filter_ensembles(
     @jax.checkpoint
     def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, Ensembles]:
         y, u, noise, output_noise = row
-        control = jnp.repeat(u.astype(x.dtype), x.shape[1], 0)
-        f = function(transition(x.reshape(-1, x.shape[2]), control))
-        std = jnp.sqrt(f.variance + model.process_variance[None])
-        predicted = f.mean.reshape(x.shape) + std.reshape(x.shape) * noise
+        inputs = jnp.repeat(u.astype(x.dtype), x.shape[1], 0)
+        mean, variance = function(transition(x.reshape(-1, x.shape[2]), inputs))
+        std = jnp.sqrt(variance + model.process_variance[None])
+        predicted = mean.reshape(x.shape) + std.reshape(x.shape) * noise
         updated, log_density = update(model.likelihood, predicted, y.astype(x.dtype), output_noise)
         return updated, Ensembles(updated, predicted, log_density)
 
@@ -239,7 +235,8 @@ def smooth(ensembles: Ensembles) -> Float[Array, "T+1 G N Dx"]:
     ) -> tuple[Array, Float[Array, "G N Dx"]]:
         updated, predicted = row
         deviation = predicted - jnp.mean(predicted, 1, keepdims=True)
-        root = inverse_root(jnp.matmul(deviation.mT, deviation), JITTER)
+        # Members may be fewer than the states.
+        root = inverse_root(jnp.matmul(deviation.mT, deviation), jitter=1e-6)
         change = jnp.matmul(jnp.matmul(following - predicted, root.mT), root)
         cross = jnp.matmul(deviation.mT, updated)
         smoothed = updated + jnp.matmul(change, cross)

@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample
 from gpssm.linear import kalman
 from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
 from gpssm.linear.council import HORIZON
@@ -145,8 +145,7 @@ class GPNARX(MethodSettings):
         z, error = residuals(regression.linear, series)
         posterior = weights_posterior(regression, z, error)
         linear = with_little_noise(regression.linear)
-        shape = (num_chains, self.num_draws)
-        weights = np.zeros((*shape, model.state_dim, model.basis.size))
+        weights = np.zeros((num_chains, self.num_draws, model.state_dim, model.basis.size))
         paths = []
         for chain in range(num_chains):
             rng = np.random.default_rng([seed, chain])
@@ -160,10 +159,7 @@ class GPNARX(MethodSettings):
                     for path, item in zip(drawn_paths, series, strict=True)
                 ]
             )
-        zeros: Any = np.zeros(shape)
-        info = Info(zeros + posterior.log_bound, zeros + 1.0, zeros > 0.0, zeros, zeros)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        return Draw(cast(Any, states), cast(Any, weights), {}), info
+        return independent_sample(paths, weights, posterior.log_bound)
 
 
 class LagRegression(NamedTuple):

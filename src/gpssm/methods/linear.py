@@ -17,7 +17,7 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxtyping import PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, whole
+from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample, whole
 from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
@@ -98,13 +98,9 @@ class Baseline(MethodSettings):
             [kalman.draw_states(linear, experiment, self.num_draws, rng) for experiment in series]
             for rng in generators
         ]
-        shape = (num_chains, self.num_draws)
+        weights = np.zeros((num_chains, self.num_draws, model.state_dim, model.basis.size))
         log_density = kalman.log_density(kalman.stack([linear]), series)[0]
-        zeros: Any = np.zeros(shape)
-        info = Info(zeros + log_density, zeros + 1.0, zeros > 0.0, zeros, zeros)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        weights = zeros[..., None, None] * np.zeros((model.state_dim, model.basis.size))
-        return Draw(cast(Any, states), weights, {}), info
+        return independent_sample(paths, weights, log_density)
 
 
 @dataclass(frozen=True)

@@ -37,21 +37,13 @@ from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw, Info, Method
 
-
-class FunctionMoments(NamedTuple):
-    """f_d(z_n) ~ N(mean_nd, variance_nd) in q."""
-
-    mean: Float[Array, "N Dx"]
-    variance: Float[Array, "N Dx"]
-
-
+# Mean and variance of f_d(z_n) in q.
+FunctionMoments = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]
 Function = Callable[[Step], FunctionMoments]
 # Mean and variance of q(x_{t+1} | x_t), and the divergence KL_t of each dimension.
 Conditional = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"], Float[Array, "N Dx"]]
-# (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
-Conditioner = Callable[
-    [Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional
-]
+# (parameters of this step, f(z_t), Q as a row) → the law of x_{t+1}
+Conditioner = Callable[[Any, FunctionMoments, Float[Array, "1 Dx"]], Conditional]
 
 
 class WeightLaw(NamedTuple):
@@ -105,7 +97,7 @@ def marginal(law: WeightLaw) -> Function:
 
     def moments(step: Step) -> FunctionMoments:
         spread = jnp.sum(jnp.matmul(step.gain, factor) ** 2, -1)
-        return FunctionMoments(step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T)
+        return step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T
 
     return moments
 
@@ -115,7 +107,7 @@ def given(weights: Float[Array, "Dx N M"]) -> Function:
 
     def moments(step: Step) -> FunctionMoments:
         mean = step.mean + jnp.sum(step.gain * weights, -1).T
-        return FunctionMoments(mean, jnp.maximum(step.residual, 0.0).T)
+        return mean, jnp.maximum(step.residual, 0.0).T
 
     return moments
 
@@ -221,15 +213,6 @@ def join(
     return tuple(paths)
 
 
-class Rolled(NamedTuple):
-    """Paths of N = P · count states, those of a piece next to each other, and KL_t summed over
-    dimensions.
-    """
-
-    states: Float[Array, "W+1 N Dx"]
-    divergence: Float[Array, "W N"]
-
-
 def roll(
     key: PRNGKeyArray,
     model: GPSSM,
@@ -237,42 +220,52 @@ def roll(
     conditioner: Conditioner,
     start: Float[Array, "N Dx"],
     u: Float[Array, "W P Du"],
-    inputs: Any = None,
-) -> Rolled:
+    parameters: Any = None,
+) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
     """x_{t+1} = mean + variance^½ ε from q(x_{t+1} | x_t), step by step.
 
-    `inputs` of the conditioner have leading axes (W, P), None if it needs none; it sees them a row
-    for each of N paths.
+    `parameters` of the conditioner have leading axes (W, P), None if it needs none; it sees them a
+    row for each of N paths.
+
+    Returns
+    -------
+    states : array
+        Paths of N = P · count states, those of a piece next to each other.
+    divergence : array
+        KL_t, summed over dimensions.
     """
     transition, variance = model.transition(), model.process_variance[None]
     noises = jax.random.normal(key, (u.shape[0], *start.shape), start.dtype)
     count = start.shape[0] // u.shape[1]
-    controls, inputs = jax.tree.map(
-        lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), inputs)
+    inputs = jax.tree.map(
+        lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), parameters)
     )
 
-    def move(
-        x: Float[Array, "N Dx"], row: tuple[Array, Array, Any]
-    ) -> tuple[Array, tuple[Array, Array]]:
-        control, noise, parameters = row
-        f = function(transition(x, control))
-        mean, spread, divergence = conditioner(parameters, x, f, variance)
+    def move(x: Float[Array, "N Dx"], row: Any) -> tuple[Array, tuple[Array, Array]]:
+        (u, parameters), noise = row
+        mean, spread, divergence = conditioner(parameters, function(transition(x, u)), variance)
         following = mean + jnp.sqrt(spread) * noise
         return following, (following, jnp.sum(divergence, -1))
 
-    _, (states, divergence) = jax.lax.scan(move, start, (controls, noises, inputs))
-    return Rolled(jnp.concatenate([start[None], states]), divergence)
+    _, (states, divergence) = jax.lax.scan(move, start, (inputs, noises))
+    return jnp.concatenate([start[None], states]), divergence
 
 
-def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> Float[Array, ""]:
+def path_bound(
+    model: GPSSM,
+    states: Float[Array, "W+1 N Dx"],
+    divergence: Float[Array, "W N"],
+    start: StartLaw,
+    batch: Batch,
+) -> Float[Array, ""]:
     """weight · Σ over the batch of { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)]
-    }.
+    }, from the paths and KL_t of `roll`.
     """
-    count = rolled.divergence.shape[1] // batch.inside.shape[1]
+    count = divergence.shape[1] // batch.inside.shape[1]
     y, inside = (jnp.repeat(part, count, 1) for part in (batch.y, batch.inside))
-    states = rolled.states[1:].reshape(-1, model.state_dim)
-    log_density = model.likelihood.log_prob(states, y.reshape(-1, y.shape[-1]).astype(states.dtype))
-    steps = jnp.sum(log_density) - jnp.sum(jnp.where(inside, rolled.divergence, 0.0))
+    flat = states[1:].reshape(-1, model.state_dim)
+    log_density = model.likelihood.log_prob(flat, y.reshape(-1, y.shape[-1]).astype(flat.dtype))
+    steps = jnp.sum(log_density) - jnp.sum(jnp.where(inside, divergence, 0.0))
     return batch.weight * (steps / count - jnp.sum(start.divergence()))
 
 
@@ -438,9 +431,9 @@ class VariationalSampler(Method):
         """Return the whole series side by side."""
         return take(series, cut(self.lengths, None))
 
-    def join(self, rolled: Rolled) -> States:
+    def join(self, states: Float[Array, "W+1 K Dx"]) -> States:
         """Return one path a series from those of `batch`."""
-        return join(rolled.states, cut(self.lengths, None), self.lengths)
+        return join(states, cut(self.lengths, None), self.lengths)
 
     def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
         """Return q at what was learned."""
@@ -450,7 +443,7 @@ class VariationalSampler(Method):
 
 def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
     """What a net sees of each row: outputs on the predictor's scale, which of them are there, and
-    controls.
+    inputs.
     """
     rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
     y, present = observed(model.likelihood.pseudo_outputs(rows))

@@ -42,7 +42,6 @@ from gpssm.methods.variational import (
     Conditioner,
     Function,
     FunctionMoments,
-    Rolled,
     StartLaw,
     VariationalPosterior,
     VariationalSampler,
@@ -127,26 +126,22 @@ class VariationalPaths(NamedTuple):
     law: Law
 
 
-def conditioned(
-    parameters: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
-) -> Conditional:
+def conditioned(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
     slope, shift, log_std, function, state, std = parameters
-    mean = slope * (f.mean - function) + state + std * shift
+    f_mean, f_variance = f
+    mean = slope * (f_mean - function) + state + std * shift
     noise = jnp.exp(2 * log_std)
-    divergence = divergence_given_function(mean - f.mean, slope, noise, f.variance, variance)
-    return mean, noise + slope**2 * f.variance, divergence
+    divergence = divergence_given_function(mean - f_mean, slope, noise, f_variance, variance)
+    return mean, noise + slope**2 * f_variance, divergence
 
 
-def independent(
-    parameters: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
-) -> Conditional:
+def independent(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V)
     ‖ N(f, Q) ].
     """
-    mean, spread, _ = conditioned(parameters, x, f, variance)
-    divergence = divergence_given_function(mean - f.mean, 0.0, spread, f.variance, variance)
-    return mean, spread, divergence
+    mean, spread, _ = conditioned(parameters, f, variance)
+    return mean, spread, divergence_given_function(mean - f[0], 0.0, spread, f[1], variance)
 
 
 class VCDTFactorisedSampler(VariationalSampler):
@@ -184,9 +179,7 @@ class VCDTFactorisedSampler(VariationalSampler):
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound with the weights integrated out at each step."""
-        count = self.settings.num_samples
-        rolled = self.roll(key, q, marginal(q.weights), independent, series, count)
-        return self.rolled_bound(q, rolled, series)
+        return self.estimate(key, q, marginal(q.weights), independent, series)
 
     def draw_states(
         self,
@@ -196,7 +189,7 @@ class VCDTFactorisedSampler(VariationalSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series, with the weights integrated out at each step."""
-        return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1))
+        return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1)[0])
 
     def roll(
         self,
@@ -206,19 +199,25 @@ class VCDTFactorisedSampler(VariationalSampler):
         conditioner: Conditioner,
         series: list[Series],
         count: int,
-    ) -> Rolled:
-        """Return `count` paths of each series; the anchor of their law stays as it is."""
+    ) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
+        """Return `count` paths of each series, and KL_t; the anchor of their law stays as it is."""
         start_key, path_key = jax.random.split(key)
         law = Law(*q.paths.law[:3], *map(jax.lax.stop_gradient, q.paths.law[3:]))
         start = q.paths.start.draw(start_key, count)
         u = self.batch(series).u
         return roll(path_key, q.model, function, conditioner, start, u, law)
 
-    def rolled_bound(
-        self, q: VariationalPosterior, rolled: Rolled, series: list[Series]
+    def estimate(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        function: Function,
+        conditioner: Conditioner,
+        series: list[Series],
     ) -> Float[Array, ""]:
         """Return the bound from some paths."""
-        bound = path_bound(q.model, rolled, q.paths.start, self.batch(series))
+        paths = self.roll(key, q, function, conditioner, series, self.settings.num_samples)
+        bound = path_bound(q.model, *paths, q.paths.start, self.batch(series))
         return bound - q.weights.divergence()
 
 
@@ -241,10 +240,9 @@ class VCDTSampler(VCDTFactorisedSampler):
     ) -> Float[Array, ""]:
         """Return the bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
-        count = self.settings.num_samples
-        v = jnp.tile(q.weights.draw(weights_key, count), (1, len(series), 1))
-        rolled = self.roll(path_key, q, given(v), conditioned, series, count)
-        return self.rolled_bound(q, rolled, series)
+        v = q.weights.draw(weights_key, self.settings.num_samples)
+        v = jnp.tile(v, (1, len(series), 1))
+        return self.estimate(path_key, q, given(v), conditioned, series)
 
     def draw_states(
         self,
@@ -254,4 +252,4 @@ class VCDTSampler(VCDTFactorisedSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series, given the weights."""
-        return self.join(self.roll(key, q, given(v[:, None, :]), conditioned, series, 1))
+        return self.join(self.roll(key, q, given(v[:, None, :]), conditioned, series, 1)[0])
