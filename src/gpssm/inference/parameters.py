@@ -13,6 +13,7 @@ warm-up only, which the chains share (`pilot_length`).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.padding import num_moves
 from gpssm.data.series import Series
@@ -32,6 +34,7 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.target import log_collapsed, weights_given_states
+from gpssm.model.types import Method
 
 
 class Parameters(NamedTuple):
@@ -180,12 +183,11 @@ class ParameterMoves(NamedTuple):
         def climb(parameters: Parameters) -> Parameters:
             chosen = {name: parameters.leaves[name] for name in names}
 
-            def loss(leaves: dict[str, Array]) -> Float[Array, ""]:
+            def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], None]:
                 model = self.model.with_leaves(parameters.leaves | leaves)
-                return -(density(model) + model.log_prior()) / count
+                return -(density(model) + model.log_prior()) / count, None
 
-            updates, memory = self._optimiser().update(jax.grad(loss)(chosen), parameters.memory)
-            climbed = jax.tree.map(jnp.add, chosen, updates)
+            climbed, memory, _ = descend(self._optimiser(), loss, chosen, parameters.memory)
             return parameters._replace(leaves=parameters.leaves | climbed, memory=memory)
 
         learning = in_step(iteration < pilot_length(self.num_warmup))
@@ -215,6 +217,25 @@ class ParameterMoves(NamedTuple):
 
     def _optimiser(self) -> optax.GradientTransformation:
         return annealed_adam(self.learning_rate, pilot_length(self.num_warmup))
+
+
+@dataclass(frozen=True)
+class Sampler(Method):
+    """A method that moves states and parameters.
+
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    moves
+        The moves of the parameters.
+    start
+        The states to start from.
+    """
+
+    settings: Any
+    moves: ParameterMoves
+    start: States
 
 
 def rate_for(learning_rate: float, states: States) -> float:

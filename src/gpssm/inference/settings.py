@@ -14,7 +14,7 @@ parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
@@ -136,19 +136,15 @@ class MethodSettings:
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:
-        declarations = [
-            vars(cls).get("__dataclass_fields__", {}) for cls in reversed(type(self).__mro__)
-        ]
         # A subclass may give another default, and the check stays.
         checks = {
             name: item.metadata["check"]
-            for declared in declarations
-            for name, item in declared.items()
+            for cls in reversed(type(self).__mro__)
+            for name, item in vars(cls).get("__dataclass_fields__", {}).items()
             if "check" in item.metadata
         }
-        for name in (item.name for item in fields(self)):
-            if name in checks:
-                checks[name](name, getattr(self, name))
+        for name, check in checks.items():
+            check(name, getattr(self, name))
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with values chosen from the scaled series instead of None."""

@@ -9,7 +9,7 @@ settle; nothing adapts afterwards.
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ from gpssm.data.series import Series
 from gpssm.inference import noise_moves
 from gpssm.inference.hmc import LogDensity, StepSize
 from gpssm.inference.noise_moves import ChainState, Phase, Walk
-from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.parameters import Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, pilot_length, whole
 from gpssm.inference.whitening import Coordinates, Whitening, moving, stack, unstack, whiten
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Draw, Info
 from gpssm.starts.build import SLACK
 
 
@@ -144,7 +144,7 @@ class WhitenedTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WhitenedSampler(Method):
+class WhitenedSampler(Sampler):
     """The iterations of a method; a subclass defines `step`.
 
     Parameters
@@ -159,9 +159,6 @@ class WhitenedSampler(Method):
         When the coordinates are refreshed, and the sizes of steps.
     """
 
-    settings: Any
-    moves: ParameterMoves
-    start: States
     schedule: Schedule
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> Carry:

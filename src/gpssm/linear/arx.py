@@ -107,27 +107,27 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
     """
     outputs, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, min(max_order, min(len(item) for item in series) // 4))
-    everything = products(series, most, most, most)
-    while most > 1 and everything.rows < ROWS_A_COEFFICIENT * (outputs + input_dim + 1):
+    all_lags = products(series, most, most, most)
+    while most > 1 and all_lags.rows < ROWS_A_COEFFICIENT * (outputs + input_dim + 1):
         most -= 1
-        everything = products(series, most, most, most)
+        all_lags = products(series, most, most, most)
     scores = {}
     for na in range(1, most + 1):
         for nb in range(1, (most if input_dim else 1) + 1):
             inputs = most * outputs + np.arange(nb * input_dim)
-            chosen = np.concatenate([np.arange(na * outputs), inputs, [len(everything.square) - 1]])
-            if everything.rows < ROWS_A_COEFFICIENT * len(chosen):
+            chosen = np.concatenate([np.arange(na * outputs), inputs, [len(all_lags.square) - 1]])
+            if all_lags.rows < ROWS_A_COEFFICIENT * len(chosen):
                 continue
             part = Products(
-                everything.square[np.ix_(chosen, chosen)],
-                everything.cross[chosen],
-                everything.target,
-                everything.rows,
+                all_lags.square[np.ix_(chosen, chosen)],
+                all_lags.cross[chosen],
+                all_lags.target,
+                all_lags.rows,
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            cost = len(chosen) * outputs * np.log(everything.rows)
-            scores[na, nb] = everything.rows * error + cost
+            cost = len(chosen) * outputs * np.log(all_lags.rows)
+            scores[na, nb] = all_lags.rows * error + cost
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 

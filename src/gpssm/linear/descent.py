@@ -37,6 +37,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series, as_list
@@ -315,10 +316,10 @@ def _descend(
         def step(
             carry: tuple[Modes, optax.OptState], _: None
         ) -> tuple[tuple[Modes, optax.OptState], None]:
-            modes, state = carry
-            slope = jax.grad(loss)(modes, series, scale, emission)
-            updates, state = optimiser.update(slope, state)
-            return (jax.tree.map(jnp.add, modes, updates), state), None
+            modes, state, _ = descend(
+                optimiser, lambda modes: (loss(modes, series, scale, emission), None), *carry
+            )
+            return (modes, state), None
 
         (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
         return modes, loss(modes, series, scale, emission)
@@ -343,8 +344,8 @@ def _normalise(
 ) -> LinearFit:
     """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
     transition, modes = jax.tree.map(np.asarray, (jax.jit(Modes.transition)(modes), modes))
-    everything = np.concatenate(states)
-    mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
+    all_states = np.concatenate(states)
+    mean, covariance = all_states.mean(0), np.atleast_2d(np.cov(all_states.T))
     variances, vectors = np.linalg.eigh(covariance)
     spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
     matrix, inverse = (vectors / spread).T, vectors * spread
@@ -534,8 +535,8 @@ def _in_unit_scale(
     A state that is an output stays as it is, as does one that holds an input, and one that holds
     another state has that one's m and s.
     """
-    everything = np.concatenate(states)
-    middle, scale = everything.mean(0), np.sqrt(everything.var(0) + uncertainty)
+    all_states = np.concatenate(states)
+    middle, scale = all_states.mean(0), np.sqrt(all_states.var(0) + uncertainty)
     scale = np.where(scale > 1e-6, scale, 1.0)
     held = dict(wiring.delays)
     fixed = {state for state, _ in wiring.measured}
@@ -547,7 +548,7 @@ def _in_unit_scale(
         middle[row], scale[row] = (middle[source], scale[source]) if free else (0.0, 1.0)
     A, B, b = (np.asarray(part) for part in (linear.transition, linear.input_map, linear.offset))
     variance = np.maximum(np.diag(np.asarray(linear.process_cov)) / scale**2, PROCESS_FLOOR)
-    moved = linear._replace(
+    scaled = linear._replace(
         transition=A * scale[None] / scale[:, None],
         input_map=B / scale[:, None],
         offset=(A @ middle + b - middle) / scale,
@@ -556,4 +557,4 @@ def _in_unit_scale(
         process_cov=np.diag(np.where(wiring.learned, variance, EXACT_STD**2)),
     )
     paths = [(path - middle) / scale for path in states]
-    return LinearFit.of(LinearSSM(*map(jnp.asarray, moved)), paths, series)
+    return LinearFit.of(LinearSSM(*map(jnp.asarray, scaled)), paths, series)

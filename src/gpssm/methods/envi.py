@@ -36,7 +36,7 @@ from gpssm.methods.variational import (
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
-    given,
+    conditional,
 )
 from gpssm.model.likelihoods import Likelihood, observed
 from gpssm.model.model import GPSSM
@@ -156,7 +156,7 @@ def filter_ensembles(
         Pieces side by side, G a multiple of their number.
     """
     transition = model.transition()
-    function = given(jnp.repeat(weights, start.shape[1], 1))
+    function = conditional(jnp.repeat(weights, start.shape[1], 1))
     process_key, output_key = jax.random.split(key)
     rows = batch.y.shape[0]
     y, u = (jnp.repeat(part, len(start) // part.shape[1], 1) for part in (batch.y, batch.u))

@@ -48,7 +48,7 @@ gradients: it is left out.
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -57,62 +57,41 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
 from gpssm.data.series import Series
-from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.parameters import ParameterMoves, Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, positive, real, whole
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target, pairs
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Draw, Info
+
+# All that a sampler moves at once: states, weights (None where they are integrated out), leaves.
+Latents = tuple[States, Float[Array, "Dx M"] | None, dict[str, Array]]
 
 
-class Latents(NamedTuple):
-    """All that a sampler moves at once; the weights are None where they are integrated out."""
-
-    states: States
-    weights: Float[Array, "Dx M"] | None
-    leaves: dict[str, Array]
-
-
-@dataclass(frozen=True)
-class LatentSampler(Method):
+class LatentSampler(Sampler):
     """A sampler of one vector of latents; its carry has a `position` and `parameters`.
 
-    Parameters
-    ----------
-    settings
-        The settings of the method.
-    moves
-        The moves of the parameters.
-    start
-        The states to start from.
-    collapsed
-        Whether the weights are integrated out.
-    moves_leaves
-        Whether leaves with the role "sample" are part of the vector.
+    Its settings say whether the weights are integrated out (`collapsed`).
     """
 
-    settings: Any
-    moves: ParameterMoves
-    start: States
-    collapsed: bool
-    moves_leaves: bool
+    moves_leaves: ClassVar[bool]  # whether leaves with the role "sample" are part of the vector
 
     def pack(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, " n"]:
         """Return the vector of these states, a draw of the weights, and the model's leaves."""
         weights = None
-        if not self.collapsed:
+        if not self.settings.collapsed:
             weights = self.moves.draw_weights(key, parameters, states, series)
-        return ravel_pytree(Latents(states, weights, self.leaves))[0]
+        return ravel_pytree((states, weights, self.leaves))[0]
 
     def unpack(self, position: Float[Array, " n"]) -> Latents:
         """Return the latents that a vector stands for."""
         model = self.moves.model
         weights = None
-        if not self.collapsed:
+        if not self.settings.collapsed:
             shape = (model.state_dim, model.basis.size)
             weights = jnp.zeros(shape, model.log_process_std.dtype)
-        return ravel_pytree(Latents(self.start, weights, self.leaves))[1](position)
+        return ravel_pytree((self.start, weights, self.leaves))[1](position)
 
     @property
     def leaves(self) -> dict[str, Array]:
@@ -139,6 +118,8 @@ class SGHMCSettings(MethodSettings):
         α, the part of the momentum that is lost in each step.
     """
 
+    collapsed: ClassVar[bool] = False  # whether the weights are integrated out
+
     num_warmup: int = 5_000
     num_draws: int = 100
     thin: int = 50
@@ -148,11 +129,11 @@ class SGHMCSettings(MethodSettings):
     def build(self, model: GPSSM, states: States) -> "SGHMCSampler":
         """Return the sampler for a model, started at these states."""
         moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
-        return SGHMCSampler(self, moves, states, isinstance(self, FFVDCM), moves_leaves=True)
+        return SGHMCSampler(self, moves, states)
 
     @abc.abstractmethod
     def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
     ) -> Float[Array, ""]:
         """Return the log target, or an unbiased estimate of it that the key chooses."""
 
@@ -183,11 +164,9 @@ class FFVDM(SGHMCSettings):
         return super().build(model, states)
 
     def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
     ) -> Float[Array, ""]:
         """Return log q*(v, x), or its estimate from a window."""
-        states, weights, _ = latents
-        assert weights is not None
         rows = sum(len(experiment) for experiment in series)
         if self.window in (None, rows):
             return log_target(model, states, weights, series)
@@ -199,15 +178,16 @@ class FFVDM(SGHMCSettings):
         return 1.0 if self.window is None else self.window / rows
 
 
-@dataclass(frozen=True)
 class FFVDCM(SGHMCSettings):
     """The collapsed sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(x)."""
 
+    collapsed: ClassVar[bool] = True
+
     def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
+        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
     ) -> Float[Array, ""]:
         """Return log q*(x)."""
-        return log_collapsed(model, latents.states, series)
+        return log_collapsed(model, states, series)
 
 
 class SGHMCState(NamedTuple):
@@ -273,6 +253,8 @@ class SGHMCCarry(NamedTuple):
 class SGHMCSampler(LatentSampler):
     """The iterations of `ffvd-m` and `ffvd-c-m`."""
 
+    moves_leaves: ClassVar[bool] = True
+
     def init(self, key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
         """Return the carry at the start."""
         parameters = self.moves.init()
@@ -290,21 +272,21 @@ class SGHMCSampler(LatentSampler):
         density_key, move_key = jax.random.split(key)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
-            latents = self.unpack(position)
-            model = self.moves.model.with_leaves(carry.parameters.leaves | latents.leaves)
-            prior = model.log_prior() if latents.leaves else 0.0
-            return settings.log_density(density_key, model, latents, series) + prior
+            states, weights, leaves = self.unpack(position)
+            model = self.moves.model.with_leaves(carry.parameters.leaves | leaves)
+            prior = model.log_prior() if leaves else 0.0
+            return settings.log_density(density_key, model, states, weights, series) + prior
 
         burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
         sampler = sghmc_step(
             move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in
         )
-        latents = self.unpack(sampler.position)
+        states, weights, leaves = self.unpack(sampler.position)
         rows = sum(len(experiment) for experiment in series)
         parameters = self.moves.optimise(
-            carry.parameters._replace(leaves=carry.parameters.leaves | latents.leaves),
-            lambda model: settings.log_density(density_key, model, latents, series),
+            carry.parameters._replace(leaves=carry.parameters.leaves | leaves),
+            lambda model: settings.log_density(density_key, model, states, weights, series),
             carry.iteration,
             rows,
         )

@@ -8,7 +8,7 @@ move given the states after each iteration, and the weights are drawn anew with 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,11 @@ class FFVDNUTS(MethodSettings):
     max_tree_depth: int = whole(10)
     target_acceptance: float = share(0.8)
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether the weights are integrated out."""
+        return self.target == "collapsed"
+
     def slack(self, rows: int) -> float:
         """Return that of `ffvd`, which it is to check: their model is the same."""
         return slack_of(rows)
@@ -53,7 +58,7 @@ class FFVDNUTS(MethodSettings):
         """Return the sampler for a model, started at these states and weights given them."""
         check_installed("the method ffvd-nuts", "blackjax", "nuts")
         moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
-        return NUTSSampler(self, moves, states, self.target == "collapsed", moves_leaves=False)
+        return NUTSSampler(self, moves, states)
 
 
 class NUTSCarry(NamedTuple):
@@ -71,6 +76,8 @@ class NUTSCarry(NamedTuple):
 
 class NUTSSampler(LatentSampler):
     """The iterations of `ffvd-nuts`. blackjax is imported in them: other methods do without it."""
+
+    moves_leaves: ClassVar[bool] = False
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> NUTSCarry:
         """Return the carry at the start."""
@@ -110,7 +117,7 @@ class NUTSSampler(LatentSampler):
         position = point.position
         parameters = carry.parameters
         if parameters.leaves:
-            states = self.unpack(position).states
+            states, _, _ = self.unpack(position)
             parameters = self.moves.update(
                 parameter_key, parameters, states, carry.iteration, series
             )

@@ -190,7 +190,6 @@ class LGSSM(Baseline):
         return innovations_form(components, self.order)
 
 
-@dataclass(frozen=True)
 class Last(Baseline):
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
@@ -199,7 +198,6 @@ class Last(Baseline):
         return fit_last(series)
 
 
-@dataclass(frozen=True)
 class Average(Baseline):
     """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
 

@@ -34,8 +34,8 @@ from gpssm.methods.variational import (
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
+    conditional,
     cut,
-    given,
     join,
     marginal,
     path_bound,
@@ -118,7 +118,9 @@ class PRSSMSampler(VariationalSampler):
         parts = cut(self.lengths, self.settings.window)
         batch = take(series, parts)
         first = q.paths(recognisable(q.model, batch)).draw(start_key, 1)
-        states, _ = roll(path_key, q.model, given(v[:, None, :]), follow_prior, first, batch.u)
+        states, _ = roll(
+            path_key, q.model, conditional(v[:, None, :]), follow_prior, first, batch.u
+        )
         return join(states, parts, self.lengths)
 
 

@@ -33,7 +33,7 @@ from gpssm.model.conditionals import conjugate_prior, draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
-from gpssm.model.types import GaussianWeights, NoiseConditional
+from gpssm.model.types import GaussianWeights
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
@@ -266,11 +266,11 @@ class RankMoves(ParameterMoves):
     def _regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
         return regress(model, self.model.process_variance, states, series)
 
-    def _noise(self, regression: CollapsedRegression, series: list[Series]) -> NoiseConditional:
+    def _noise(self, regression: CollapsedRegression, series: list[Series]) -> InverseGamma:
         prior = conjugate_prior(self.model, NOISE, InverseGamma)
         count = sum(len(experiment) for experiment in series)
         shape = jnp.broadcast_to(prior.shape + 0.5 * count, regression.rest.shape)
-        return NoiseConditional(shape, prior.scale + 0.5 * regression.rest)
+        return InverseGamma(shape, prior.scale + 0.5 * regression.rest)
 
 
 def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:

@@ -5,10 +5,11 @@ from q.
     ELBO = Σ { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] } − KL[q(v) ‖ N(0, I)]
 
 Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two
-choices only. First, the law of f(z_t) in q: given weights that are drawn once a path (`given`), or
-with the weights integrated out at each step (`marginal`). Second, the *conditioner*: what it makes
-of x_t, f, and anything that is free or comes from a net is the law of x_{t+1} and its KL_t. Series,
-or pieces cut from them, run side by side in one scan, which factors nothing.
+choices only. First, the law of f(z_t) in q: given weights that are drawn once a path
+(`conditional`), or with the weights integrated out at each step (`marginal`). Second, the
+*conditioner*: what it makes of f, and anything that is free or comes from a net, is the law of
+x_{t+1} and its KL_t. Series, or pieces cut from them, run side by side in one scan, which factors
+nothing.
 
 Everything is learned together in the warm-up, once for all chains; the draws after it are
 independent. A leaf of the model is learned unless its role is "fix": the roles "optimise" and
@@ -28,6 +29,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_root
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference.parameters import annealed_adam
@@ -102,7 +104,7 @@ def marginal(law: WeightLaw) -> Function:
     return moments
 
 
-def given(weights: Float[Array, "Dx N M"]) -> Function:
+def conditional(weights: Float[Array, "Dx N M"]) -> Function:
     """f ~ N(m + A·v_n, B), with separate weights for each of N paths."""
 
     def moments(step: Step) -> FunctionMoments:
@@ -325,10 +327,8 @@ class VariationalPosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VariationalSampler(Method):
-    """The iterations of a variational method, started from q(v) = p(v | x) at some states.
-
-    A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
+class PointSampler(Method):
+    """A method that learns the leaves of the model as points.
 
     Parameters
     ----------
@@ -343,6 +343,13 @@ class VariationalSampler(Method):
     settings: Any
     model: GPSSM
     states: States
+
+
+class VariationalSampler(PointSampler):
+    """The iterations of a variational method, started from q(v) = p(v | x) at some states.
+
+    A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
+    """
 
     @abc.abstractmethod
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> Any:
@@ -413,9 +420,7 @@ class VariationalSampler(Method):
             bound = self.bound(key, q, series, carry.iteration)
             return -(bound + q.model.log_prior()) / rows, bound
 
-        gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
-        updates, adam = self.optimiser.update(gradient, carry.adam)
-        guess = jax.tree.map(jnp.add, carry.guess, updates)
+        guess, adam, bound = descend(self.optimiser, loss, carry.guess, carry.adam)
         bound = jnp.where(jnp.isfinite(bound), bound, carry.bound)
         return carry._replace(guess=guess, adam=adam, bound=bound)
 

@@ -46,39 +46,14 @@ from gpssm.methods.variational import (
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
+    conditional,
     divergence_given_function,
-    given,
     marginal,
     path_bound,
     roll,
 )
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
-
-
-@dataclass(frozen=True)
-class VCDT(VariationalSettings):
-    """States that depend on the weights, by conditioners of free parameters at every step.
-
-    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
-
-    Parameters
-    ----------
-    factorised
-        The share of the warm-up that the factorised model has.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
-    )
-
-    num_warmup: int = 600
-    learning_rate: float = 0.03
-    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
-
-    def build(self, model: GPSSM, states: States) -> "VCDTSampler":
-        """Return the method for a model, its paths around these states at the start."""
-        return VCDTSampler(self, model, states)
 
 
 @dataclass(frozen=True)
@@ -95,6 +70,29 @@ class VCDTFactorised(VariationalSettings):
     def build(self, model: GPSSM, states: States) -> "VCDTFactorisedSampler":
         """Return the method for a model, its paths around these states at the start."""
         return VCDTFactorisedSampler(self, model, states)
+
+
+@dataclass(frozen=True)
+class VCDT(VCDTFactorised):
+    """States that depend on the weights, by conditioners of free parameters at every step.
+
+    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
+
+    Parameters
+    ----------
+    factorised
+        The share of the warm-up that the factorised model has.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
+    )
+
+    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
+
+    def build(self, model: GPSSM, states: States) -> "VCDTSampler":
+        """Return the method for a model, its paths around these states at the start."""
+        return VCDTSampler(self, model, states)
 
 
 class Law(NamedTuple):
@@ -119,13 +117,6 @@ class Law(NamedTuple):
     std: Float[Array, "T P Dx"]
 
 
-class VariationalPaths(NamedTuple):
-    """q(x₀) of each series, and the law of its steps."""
-
-    start: StartLaw
-    law: Law
-
-
 def conditioned(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
     slope, shift, log_std, function, state, std = parameters
@@ -145,9 +136,9 @@ def independent(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 D
 
 
 class VCDTFactorisedSampler(VariationalSampler):
-    """The bound and the draws of `vcdt-factorised`; `paths` are `VariationalPaths`."""
+    """The bound and the draws of `vcdt-factorised`; `paths` are q(x₀) and the law of the steps."""
 
-    def paths(self, key: PRNGKeyArray, series: list[Series]) -> VariationalPaths:
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> tuple[StartLaw, Law]:
         """Return the law of x_{t+1} given x_t and all later outputs, linearised at the start.
 
         Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from
@@ -173,7 +164,7 @@ class VCDTFactorisedSampler(VariationalSampler):
             starts.append((path[0], -0.5 * jnp.log(diagonal[0])))
         parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
-        return VariationalPaths(start, Law(*parts))
+        return start, Law(*parts)
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -202,10 +193,10 @@ class VCDTFactorisedSampler(VariationalSampler):
     ) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
         """Return `count` paths of each series, and KL_t; the anchor of their law stays as it is."""
         start_key, path_key = jax.random.split(key)
-        law = Law(*q.paths.law[:3], *map(jax.lax.stop_gradient, q.paths.law[3:]))
-        start = q.paths.start.draw(start_key, count)
-        u = self.batch(series).u
-        return roll(path_key, q.model, function, conditioner, start, u, law)
+        start, law = q.paths
+        law = Law(*law[:3], *map(jax.lax.stop_gradient, law[3:]))
+        first = start.draw(start_key, count)
+        return roll(path_key, q.model, function, conditioner, first, self.batch(series).u, law)
 
     def estimate(
         self,
@@ -217,7 +208,7 @@ class VCDTFactorisedSampler(VariationalSampler):
     ) -> Float[Array, ""]:
         """Return the bound from some paths."""
         paths = self.roll(key, q, function, conditioner, series, self.settings.num_samples)
-        bound = path_bound(q.model, *paths, q.paths.start, self.batch(series))
+        bound = path_bound(q.model, *paths, q.paths[0], self.batch(series))
         return bound - q.weights.divergence()
 
 
@@ -242,7 +233,7 @@ class VCDTSampler(VCDTFactorisedSampler):
         weights_key, path_key = jax.random.split(key)
         v = q.weights.draw(weights_key, self.settings.num_samples)
         v = jnp.tile(v, (1, len(series), 1))
-        return self.estimate(path_key, q, given(v), conditioned, series)
+        return self.estimate(path_key, q, conditional(v), conditioned, series)
 
     def draw_states(
         self,
@@ -252,4 +243,4 @@ class VCDTSampler(VCDTFactorisedSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series, given the weights."""
-        return self.join(self.roll(key, q, given(v[:, None, :]), conditioned, series, 1)[0])
+        return self.join(self.roll(key, q, conditional(v[:, None, :]), conditioned, series, 1)[0])

@@ -27,12 +27,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root, solve_positive
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference import csmc
 from gpssm.inference.parameters import annealed_adam
 from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleSettings, guide, sweep_info, sweep_states
+from gpssm.methods.variational import PointSampler
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import (
@@ -42,7 +44,7 @@ from gpssm.model.target import (
     weight_precision,
     weights_given_states,
 )
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
 
 
 @dataclass(frozen=True)
@@ -91,23 +93,8 @@ class VGPSSMCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-@dataclass(frozen=True)
-class VGPSSMSampler(Method):
-    """The iterations of `vgpssm`.
-
-    Parameters
-    ----------
-    settings
-        The settings of the method.
-    model
-        The model at the start.
-    start
-        The states to start from.
-    """
-
-    settings: VGPSSM
-    model: GPSSM
-    start: States
+class VGPSSMSampler(PointSampler):
+    """The iterations of `vgpssm`."""
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -116,7 +103,7 @@ class VGPSSMSampler(Method):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
         """Return the carry with the model's own leaves, and v given the states."""
-        states = tuple(map(jnp.asarray, self.start))
+        states = tuple(map(jnp.asarray, self.states))
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
@@ -157,11 +144,9 @@ class VGPSSMSampler(Method):
             value = value + log_boundary(model, carry.states, series) + model.log_prior()
             return -value / count, best_weights(statistics, variance)
 
-        slope, best = jax.grad(loss, has_aux=True)(carry.leaves)
-        updates, adam = self.optimiser.update(slope, carry.adam)
+        leaves, adam, best = descend(self.optimiser, loss, carry.leaves, carry.adam)
         size = damping(carry.iteration)
         natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, best)
-        leaves = jax.tree.map(jnp.add, carry.leaves, updates)
         return carry._replace(natural=natural, leaves=leaves, adam=adam)
 
 
