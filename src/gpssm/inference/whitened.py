@@ -23,7 +23,7 @@ from gpssm.inference.hmc import LogDensity, StepSize
 from gpssm.inference.noise_moves import ChainState, Phase, Walk
 from gpssm.inference.parameters import Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, pilot_length, whole
-from gpssm.inference.whitening import Coordinates, Whitening, moving, stack, unstack, whiten
+from gpssm.inference.whitening import Coordinates, Whitening, moving, unstack, whiten
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.starts.build import SLACK
@@ -166,7 +166,7 @@ class WhitenedSampler(Sampler):
 
         So the program contains the whitening in one place.
         """
-        states = stack(tuple(jnp.asarray(path) for path in self.start))
+        states = jnp.concatenate([jnp.asarray(path) for path in self.start])
         parameters = self.moves.init()
         shapes = jax.eval_shape(lambda: self.whitening(parameters, states, series))
         return Carry(

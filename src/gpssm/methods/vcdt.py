@@ -36,7 +36,7 @@ from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, real
-from gpssm.inference.whitening import linearise, stack, unstack
+from gpssm.inference.whitening import linearise, unstack
 from gpssm.methods.variational import (
     Conditional,
     Conditioner,
@@ -146,7 +146,8 @@ class VCDTFactorisedSampler(VariationalSampler):
         makes the states at the start the mean path.
         """
         model = self.model
-        precision = linearise(model, stack(self.states), series).precision(model)
+        path = jnp.concatenate(self.states)
+        precision = linearise(model, path, series).precision(model)
         backward = BlockTridiagonal(precision.diagonal[::-1], precision.lower[::-1].mT)
         information = jnp.sum(block_cholesky(backward).diagonal[::-1] ** 2, -1)
         weights = weights_given_states(model, self.states, series).mean

@@ -30,10 +30,9 @@ from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference import csmc
 from gpssm.inference.parameters import annealed_adam
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import ParticleSettings, guide, sweep_info, sweep_states
+from gpssm.methods.particle_gibbs import ParticleSettings, sweep_info, sweep_states
 from gpssm.methods.variational import PointSampler
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
@@ -199,26 +198,6 @@ def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> Feynman
     return path_measure(
         model, series, lambda step: (step.given(weights.mean), variance[None]), penalty
     )
-
-
-def elbo(
-    model: GPSSM,
-    weights: GaussianWeights,
-    series: list[Series],
-    key: PRNGKeyArray,
-    num_particles: int,
-) -> Float[Array, ""]:
-    """Return log Ẑ − KL[q(v) ‖ p(v)] at the best q(x).
-
-    Ẑ is an unbiased estimate of Z by particles, none held on a path.
-    """
-    total = -divergence(weights)
-    for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
-        form = auxiliary(model, weights, experiment)
-        like = jnp.zeros((len(experiment) + 1, model.state_dim), weights.mean.dtype)
-        proposal = guide(model, form, experiment)
-        total = total + csmc.log_normaliser(part_key, like, form, proposal, num_particles)
-    return total
 
 
 def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:
