@@ -99,23 +99,21 @@ def minimise(
     return float(result.fun), unravel(jnp.asarray(result.x, flat.dtype))
 
 
-class Stage(NamedTuple):
-    """Series to search through, a number of steps, and which series begin where a record does."""
-
-    series: list[Series]
-    steps: int
-    first: tuple[int, ...]
-
-
-def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
+def stages(
+    series: Series | Sequence[Series], steps: int
+) -> list[tuple[list[Series], int, tuple[int, ...]]]:
     """What to search through: excerpts first, where all rows are many, and then all of them.
 
     The search through all rows has as many steps as cost what those through the excerpts did.
+
+    Returns
+    -------
+    For each stage the series, a number of steps, and which series begin where a record does.
     """
     whole = as_list(series)
     total = sum(len(item) for item in whole)
     if total <= ROWS:
-        return [Stage(whole, steps, tuple(range(len(whole))))]
+        return [(whole, steps, tuple(range(len(whole))))]
     parts, first = [], []
     for item in whole:
         first.append(len(parts))
@@ -124,8 +122,8 @@ def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
         begins = np.linspace(0, len(item) - length, max(1, share // length)).astype(int)
         parts += [item[begin : begin + length] for begin in begins]
     return [
-        Stage(parts, steps, tuple(first)),
-        Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
+        (parts, steps, tuple(first)),
+        (whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
     ]
 
 
@@ -209,24 +207,22 @@ def fit_from_starts(
         Returns a random model for a key and a number of series, with what `Modes` needs.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
-    few, *after = stages(series, NUM_LBFGS)
-    padded = _padded(few.series)
-    starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
+    (excerpts, steps, first), *later_stages = stages(series, NUM_LBFGS)
+    padded = _padded(excerpts)
+    starts = jax.vmap(lambda item: begin(item, len(excerpts)))(jax.random.split(key, NUM_STARTS))
     result, losses = _descend(starts, padded, scale, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
     candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in best]
     polished = [
-        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=few.steps)
+        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=steps)
         for modes in candidates
     ]
     error, modes = min(polished, key=lambda fit: fit[0])
-    for stage in after:
-        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(few.first)])
-        padded = _padded(stage.series)
-        error, modes = minimise(
-            _value_and_slope, modes, padded, scale, emission, num_steps=stage.steps
-        )
+    for records, steps, _ in later_stages:
+        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(first)])
+        padded = _padded(records)
+        error, modes = minimise(_value_and_slope, modes, padded, scale, emission, num_steps=steps)
     states = [
         np.asarray(run)[: len(item) + 1]
         for run, item in zip(_simulations(modes, padded), series, strict=True)

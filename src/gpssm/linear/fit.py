@@ -161,8 +161,8 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
     rows = [pad(item) for item in as_list(series)]
     ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
     if spectral_radius(ssm) > RADIUS:
-        for stage in stages(series, 400):
-            ssm = _fit_stable(ssm, [pad(item) for item in stage.series], stage.steps)
+        for records, steps, _ in stages(series, 400):
+            ssm = _fit_stable(ssm, [pad(item) for item in records], steps)
         ssm = normalise(ssm, rows)
         refined = normalise(run_em(ssm, rows, num_em)[0], rows)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm

@@ -21,7 +21,7 @@ every update: here they stay apart.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,22 +68,9 @@ class EnVI(VariationalSettings):
         return EnVISampler(self, model, states)
 
 
-class Ensembles(NamedTuple):
-    """The members of G ensembles along the rows, and log p(y_t | y_<t) of each ensemble.
-
-    Parameters
-    ----------
-    updated
-        After each row, before the first one as well.
-    predicted
-        Before the update by each row.
-    log_density
-        Zero where an output is missing.
-    """
-
-    updated: Float[Array, "T+1 G N Dx"]
-    predicted: Float[Array, "T G N Dx"]
-    log_density: Float[Array, "T G"]
+# The members of G ensembles after each row, before the first one as well; before the update by each
+# row; and log p(y_t | y_<t) of each ensemble.
+Ensembles = tuple[Float[Array, "T+1 G N Dx"], Float[Array, "T G N Dx"], Float[Array, "T G"]]
 
 
 class EnVISampler(VariationalSampler):
@@ -100,7 +87,7 @@ class EnVISampler(VariationalSampler):
         """Return the bound from some draws of the function."""
         weights_key, filter_key = jax.random.split(key)
         weights = q.weights.draw(weights_key, self.settings.num_samples)
-        log_density = self.filter(filter_key, q, weights, series).log_density
+        _, _, log_density = self.filter(filter_key, q, weights, series)
         divergence = jnp.sum(q.paths.divergence()) + q.weights.divergence()
         return jnp.sum(log_density) / self.settings.num_samples - divergence
 
@@ -112,8 +99,8 @@ class EnVISampler(VariationalSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series: that of a smoothed member."""
-        ensembles = self.filter(key, q, v[:, None], series)
-        return self.join(smooth(ensembles)[:, :, 0])
+        updated, predicted, _ = self.filter(key, q, v[:, None], series)
+        return self.join(smooth(updated, predicted)[:, :, 0])
 
     def filter(
         self,
@@ -167,17 +154,18 @@ def filter_ensembles(
 
     # Its intermediate results are computed again for the gradient: kept, they are megabytes a row.
     @jax.checkpoint
-    def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, Ensembles]:
+    def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         y, u, noise, output_noise = row
         inputs = jnp.repeat(u.astype(x.dtype), x.shape[1], 0)
         mean, variance = function(transition(x.reshape(-1, x.shape[2]), inputs))
         std = jnp.sqrt(variance + model.process_variance[None])
         predicted = mean.reshape(x.shape) + std.reshape(x.shape) * noise
         updated, log_density = update(model.likelihood, predicted, y.astype(x.dtype), output_noise)
-        return updated, Ensembles(updated, predicted, log_density)
+        return updated, (updated, predicted, log_density)
 
-    _, along = jax.lax.scan(move, start, (y, u, noises, output_noises))
-    return along._replace(updated=jnp.concatenate([start[None], along.updated]))
+    along = (y, u, noises, output_noises)
+    _, (updated, predicted, log_density) = jax.lax.scan(move, start, along)
+    return jnp.concatenate([start[None], updated]), predicted, log_density
 
 
 def update(
@@ -224,8 +212,10 @@ def update(
     return joint[:, :, : x.shape[2]], total
 
 
-def smooth(ensembles: Ensembles) -> Float[Array, "T+1 G N Dx"]:
-    """Return the members given all rows.
+def smooth(
+    updated: Float[Array, "T+1 G N Dx"], predicted: Float[Array, "T G N Dx"]
+) -> Float[Array, "T+1 G N Dx"]:
+    """Return the members given all rows, from those after each row and before it.
 
     x_t⁽ⁿ⁾ += Cov(x_t, x⁻_{t+1}) Cov(x⁻_{t+1})⁻¹ (x_{t+1}⁽ⁿ⁾ − x⁻_{t+1}⁽ⁿ⁾), from the last row on.
     """
@@ -242,7 +232,6 @@ def smooth(ensembles: Ensembles) -> Float[Array, "T+1 G N Dx"]:
         smoothed = updated + jnp.matmul(change, cross)
         return smoothed, smoothed
 
-    last = ensembles.updated[-1]
-    rows = (ensembles.updated[:-1], ensembles.predicted)
-    _, smoothed = jax.lax.scan(back, last, rows, reverse=True)
-    return jnp.concatenate([smoothed, last[None]])
+    rows = (updated[:-1], predicted)
+    _, smoothed = jax.lax.scan(back, updated[-1], rows, reverse=True)
+    return jnp.concatenate([smoothed, updated[-1:]])
