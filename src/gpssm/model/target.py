@@ -172,12 +172,15 @@ def path_measure(
         mean, variance = moments(transition(x, _repeat(u[t], x)))
         return mean, jnp.broadcast_to(variance, mean.shape)
 
+    if penalty is None:
+        return FeynmanKac(step_moments, log_output)
+
     def log_potential(
         t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
     ) -> Float[Array, " N"]:
         return log_output(t, x, following) - penalty(transition(x, _repeat(u[t], x)))
 
-    return FeynmanKac(step_moments, log_output if penalty is None else log_potential)
+    return FeynmanKac(step_moments, log_potential)
 
 
 def output_potential(
