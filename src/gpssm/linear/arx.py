@@ -85,17 +85,24 @@ def regressors(series: Series, na: int, nb: int, skip: int) -> tuple[np.ndarray,
     return np.hstack([*past, *inputs, np.ones((len(series) - skip, 1))]), series.y[skip:]
 
 
-def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
-    """The inner products over complete rows, after the first `skip` of each series."""
-    pairs = [regressors(item, na, nb, skip) for item in series if len(item) > skip]
-    if not pairs:
-        width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
-        return Products(
-            np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0
-        )
+def products(
+    series: Sequence[Series], na: int, nb: int, skip: int, output: int | None = None
+) -> Products:
+    """The inner products over complete rows, after the first `skip` of each series.
+
+    With the number of an output, over the rows at which it is observed; other missing outputs are
+    interpolated.
+    """
+    width, input_dim = series[0].output_dim, series[0].input_dim
+    pairs = [(np.zeros((0, na * width + nb * input_dim + 1)), np.zeros((0, width)))]
+    for item in series:
+        if len(item) > skip:
+            z, y = regressors(item if output is None else interpolated(item), na, nb, skip)
+            present = np.isfinite(z).all(1) & np.isfinite(y).all(1)
+            if output is not None:
+                present = np.isfinite(item.y[skip:, output])
+            pairs.append((z[present], y[present]))
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
-    z, y = z[complete], y[complete]
     return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
 
@@ -220,7 +227,7 @@ def regress_regularised(
     shared = products([interpolated(item) for item in series], na, nb, max(na, nb - 1))
     incomplete = any(np.isnan(item.y).any() for item in series)
     for k in range(width):
-        parts = _products_of_output(series, k, na, nb) if incomplete else shared
+        parts = products(series, na, nb, max(na, nb - 1), k) if incomplete else shared
         rows = max(parts.rows, 1)
         mean, level = parts.square[-1, :-1] / rows, parts.cross[-1, k] / rows
         centred = parts.square[:-1, :-1] - parts.rows * np.outer(mean, mean)
@@ -310,19 +317,6 @@ class Ridge(NamedTuple):
         factor = scipy.linalg.cho_factor(np.eye(len(root)) + root[:, None] * self.square * root)
         mean = root * scipy.linalg.cho_solve(factor, root * self.cross)
         return mean, max(self.target - self.cross @ mean, NO_NOISE**2 * self.rows) / self.rows
-
-
-def _products_of_output(series: Sequence[Series], output: int, na: int, nb: int) -> Products:
-    """Inner products over the rows at which this output is observed; others are interpolated."""
-    skip = max(na, nb - 1)
-    pairs = []
-    for item in series:
-        if len(item) > skip:
-            z, y = regressors(interpolated(item), na, nb, skip)
-            observed = np.isfinite(item.y[skip:, output])
-            pairs.append((z[observed], y[observed]))
-    z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
 
 def interpolated(series: Series) -> Series:
