@@ -80,7 +80,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
     assert np.all(np.asarray(step.residual[0]) == 0)
     np.testing.assert_allclose(np.exp(model.log_process_std[0]), EXACT_STD)
     free = model.free_leaves()
-    assert not {"likelihood.C", "likelihood.d", "mean.known"} & free.keys()
+    assert not {"likelihood.C", "likelihood.d", "mean.exact"} & free.keys()
     # Its noise is held as well, by a prior worth the rows; the other one's is nearly free.
     shapes = np.asarray(model.priors["log_process_std"].shape)
     np.testing.assert_allclose(shapes, [90, 1])
@@ -123,7 +123,7 @@ def test_shooting_keeps_known_rows(chain):
         state_dim=2, num_inducing=6, wiring=make_wiring("chain", 2, 1, 1), likelihood="gaussian"
     )
     (start,) = make_starts("em+shooting", spec, [SERIES], [chain], [jax.random.key(0)])
-    mean = np.asarray(start.model.mean.known)
+    mean = np.asarray(start.model.mean.exact)
     np.testing.assert_array_equal(mean[0, [0, 2]], [1.0, 0.0])
     np.testing.assert_allclose(np.exp(start.model.log_process_std), [EXACT_STD, 0.01])
     assert all(np.isfinite(path).all() for path in start.states)

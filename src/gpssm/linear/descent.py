@@ -151,7 +151,7 @@ class Modes(NamedTuple):
         blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
         return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
 
-    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+    def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u."""
         return u @ self.input_map.T
 
@@ -258,13 +258,13 @@ def simulate(
     modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
 ) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
-    transition, pushes = modes.transition(), modes.pushes(u)
+    transition, forcing = modes.transition(), modes.forcing(u)
 
     def move(x: Array, push: Array) -> tuple[Array, Array]:
         following = transition @ x + push
         return following, following
 
-    return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
+    return jnp.concatenate([start[None], jax.lax.scan(move, start, forcing)[1]])
 
 
 @jit
@@ -406,7 +406,7 @@ class WiredModel(eqx.Module):
         """A."""
         return self.rows()[:, : self.wiring.state_dim]
 
-    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+    def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u + b."""
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]

@@ -191,14 +191,14 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
     y = np.nan_to_num(series.y) - models.d[:, None]
     drift = series.u @ models.input_map.mT + models.offset[:, None]
     keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
-    moved = keep @ models.transition[:, None]
+    closed_loop = keep @ models.transition[:, None]
     group = gains.group
     means = np.zeros((len(y), len(series) + 1, models.offset.shape[1]))
     for first, end, number in gains.runs:
-        pushes = (
+        forcing = (
             drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
         )
-        means[:, first + 1 : end + 1] = _scan(moved[:, number], pushes, means[:, first])
+        means[:, first + 1 : end + 1] = _scan(closed_loop[:, number], forcing, means[:, first])
     errors = y - (means[:, :-1] @ models.transition.mT + drift) @ models.C.mT
     errors = np.where(np.isnan(series.y), 0.0, errors)
     distance = np.einsum("kti,ktij,ktj->kt", errors, gains.precision[:, group], errors)
@@ -247,17 +247,17 @@ def covariance_root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray,
 
 def _scan(
     matrix: Float[np.ndarray, "K Dx Dx"],
-    pushes: Float[np.ndarray, "K T Dx"],
+    forcing: Float[np.ndarray, "K T Dx"],
     start: Float[np.ndarray, "K Dx"],
 ) -> Float[np.ndarray, "K T Dx"]:
     """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows side by side."""
-    count, rows, size = pushes.shape
+    count, rows, size = forcing.shape
     if rows == 1:
-        return (matrix @ start[:, :, None])[:, :, 0][:, None] + pushes
+        return (matrix @ start[:, :, None])[:, :, 0][:, None] + forcing
     length = int(np.ceil(np.sqrt(rows)))
     blocks = -(-rows // length)
     padded = np.zeros((count, blocks * length, size))
-    padded[:, :rows] = pushes
+    padded[:, :rows] = forcing
     paths = padded.reshape(count, blocks, length, size)
     powers = np.empty((count, length, size, size))
     power = np.broadcast_to(np.eye(size), matrix.shape)

@@ -145,11 +145,11 @@ class PhysicsMean(Mean):
 class Wired(Mean):
     """m_d(x, u) = inner_d([x; u] ∘ W_d), where W_d masks the arguments of transition d.
 
-    For known rows, it is Known_d·[x; u; 1].
+    For known rows, it is E_d·[x; u; 1], with E the rows of `exact`.
     """
 
     inner: Mean
-    known: Float[Array, "Dx Dz+1"]
+    exact: Float[Array, "Dx Dz+1"]
     wiring: Mask = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
@@ -159,8 +159,8 @@ class Wired(Mean):
         learned = jnp.einsum(
             "dnd->nd", jax.vmap(self.inner)(masked[..., : x.shape[1]], masked[..., x.shape[1] :])
         )
-        exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
-        return jnp.where(np.any(mask, axis=1)[None], learned, exact)
+        known_rows = jnp.matmul(z, self.exact[:, :-1].T) + self.exact[:, -1][None]
+        return jnp.where(np.any(mask, axis=1)[None], learned, known_rows)
 
 
 class LSTM(Mean):

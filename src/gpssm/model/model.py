@@ -108,7 +108,7 @@ class GPSSM(eqx.Module):
         # Leaves that define a prior or a feature map rather than something to learn.
         patterns = [
             *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-            *("mean.transition", "mean.input_map", "mean.offset", "mean.known"),
+            *("mean.transition", "mean.input_map", "mean.offset", "mean.exact"),
             *("mean.inner.transition", "mean.inner.input_map", "mean.inner.offset"),
         ]
         fixed = {name for pattern in patterns for name in fnmatch.filter(priors, pattern)}

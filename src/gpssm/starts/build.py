@@ -244,9 +244,9 @@ def _couple(
         sees = tuple(
             tuple(column == state_dim + row for column in range(dim)) for row in range(inputs)
         )
-        pushes = amplitude[:, None] * jnp.sign(linear.model.input_map + 1e-9)
+        mixing = amplitude[:, None] * jnp.sign(linear.model.input_map + 1e-9)
         inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
-        return Coregionalised(inner, pushes)
+        return Coregionalised(inner, mixing)
     if spec.coupling == "lmc" and spec.rank is not None:
         # Rows of random directions with the size that each dimension has: nothing says which
         # functions are shared.
