@@ -10,6 +10,7 @@ with v_d ~ N(0, I) and z_t = [x_t; u_t].
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Self, get_args
 
@@ -38,6 +39,9 @@ class Step(NamedTuple):
         """Return E[f(z_n) | v] = m + A v."""
         return self.mean + jnp.matmul(self.gain, weights[:, :, None])[:, :, 0].T
 
+
+# The dotted name of a leaf from its path in the tree.
+_name = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
 
 Transition = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Step]
 Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "N Dx"]]
@@ -260,10 +264,3 @@ class GPSSM(eqx.Module):
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
-
-
-def _name(path: tuple[object, ...]) -> str:
-    """Return the dotted name of a leaf from its path in the tree."""
-    return ".".join(
-        str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path
-    )
