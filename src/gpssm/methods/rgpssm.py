@@ -351,23 +351,45 @@ def run(
         Σ log p(y_t | y_<t).
     """
     width = dynamics.state_dim
-    variance = np.exp(dynamics.hyper[:, 0])
     size = width * (1 + len(points.locations) + dynamics.hyper.shape[1])
     belief = Belief(np.zeros(size), np.eye(size))
     total = 0.0
     for item in series:
         belief = restart(belief, width)
         for u, y in zip(item.u, item.y, strict=True):
-            z = np.concatenate([belief.mean[:width], u])
-            gain = points.gain(dynamics, z)
-            if novelty is not None and np.mean(gain.residual / variance) > novelty:
-                points = points.add(dynamics, z)
-                if points.size == len(points.locations):
-                    belief, points = without(dynamics, belief, points)
-                gain = points.gain(dynamics, z)
-            belief, log_density = update(dynamics, predict(dynamics, belief, gain, z), y)
+            belief, points, log_density = advance(dynamics, belief, points, u, y, novelty)
             total += log_density
     return belief, points, total
+
+
+def advance(
+    dynamics: Dynamics,
+    belief: Belief,
+    points: PointSet,
+    u: Float[np.ndarray, " Du"],
+    y: Float[np.ndarray, " Dy"],
+    novelty: float | None = None,
+) -> tuple[Belief, PointSet, float]:
+    """The belief and the points after a row, and log p(y | rows before).
+
+    Parameters
+    ----------
+    dynamics, points, novelty
+        As in `run`.
+    belief
+        Before the row.
+    u, y
+        Scaled inputs and outputs.
+    """
+    z = np.concatenate([belief.mean[: dynamics.state_dim], u])
+    gain = points.gain(dynamics, z)
+    if novelty is not None and np.mean(gain.residual / np.exp(dynamics.hyper[:, 0])) > novelty:
+        points = points.add(dynamics, z)
+        if points.size == len(points.locations):
+            belief, points = without(dynamics, belief, points)
+        gain = points.gain(dynamics, z)
+    belief, log_density = update(dynamics, predict(dynamics, belief, gain, z), y)
+    return belief, points, log_density
 
 
 def restart(belief: Belief, width: int) -> Belief:
