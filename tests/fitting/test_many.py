@@ -8,7 +8,7 @@ import pytest
 
 import gpssm
 from builders import make_series
-from gpssm.core.places import Place
+from gpssm.fitting import many
 from gpssm.methods import ARX
 from linear_systems import arx_series, tank_series
 
@@ -62,13 +62,13 @@ def test_a_folder_has_what_was_fitted_and_the_same_call_continues(tmp_path, monk
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "fits").iterdir()}
     assert len(saved) == 2
     tasks = []
-    run = Place.run
+    run_tasks = many.run_tasks
 
-    def counted(place, listed, work):
+    def counted(listed, *settings):
         tasks.extend(listed)
-        return run(place, listed, work)
+        return run_tasks(listed, *settings)
 
-    monkeypatch.setattr(Place, "run", counted)
+    monkeypatch.setattr(many, "run_tasks", counted)
     fits = fit_all(folder=tmp_path / "fits")
     assert tasks == [[SERIES["east"]]]
     assert {path: path.stat().st_mtime_ns for path in saved} == saved

@@ -86,7 +86,7 @@ def linear_given(model: GPSSM, weights: np.ndarray) -> LinearSSM:
     change = np.exp(np.asarray(model.basis.log_scale)) * np.asarray(weights)
     return LinearSSM(
         model.mean.transition + change[:, :2],
-        model.mean.control + change[:, 2:3],
+        model.mean.input_map + change[:, 2:3],
         model.mean.offset + change[:, 3],
         model.likelihood.C,
         model.likelihood.d,

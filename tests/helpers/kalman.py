@@ -41,7 +41,7 @@ def user_series(length, seed=0, missing=True):
 
 def move(model, mean, cov, control):
     """Moments of the next state."""
-    A, B, b = map(np.asarray, (model.mean.transition, model.mean.control, model.mean.offset))
+    A, B, b = map(np.asarray, (model.mean.transition, model.mean.input_map, model.mean.offset))
     return A @ mean + B @ control + b, A @ cov @ A.T + np.diag(model.process_variance)
 
 

@@ -80,7 +80,7 @@ def make_posterior(
 def linear_weights(model, transition, control, offset):
     """Weights of `LinearFeatures` that make m + A v = transition · x + control · u + offset."""
     mean, wanted = model.mean, np.hstack([transition, control, offset[:, None]])
-    centre = np.hstack([mean.transition, mean.control, np.asarray(mean.offset)[:, None]])
+    centre = np.hstack([mean.transition, mean.input_map, np.asarray(mean.offset)[:, None]])
     return (wanted - centre) / np.exp(model.basis.log_scale)
 
 

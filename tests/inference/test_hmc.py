@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import dblquad
 
-from gpssm.inference import dual_averaging, hmc
+from gpssm.inference import hmc
+from gpssm.inference.hmc import StepSize
 
 
 def chain(log_density, start, step, num_steps, num_draws, seed=0):
@@ -75,10 +76,10 @@ def test_dual_averaging_reaches_its_target():
     def iterate(carry, key):
         position, step = carry
         position, info = hmc.move(key, position, log_density, jnp.exp(step.log_step), 5)
-        step = dual_averaging.update(step, info.acceptance, 0.8)
+        step = step.update(info.acceptance, 0.8)
         return (position, step), info.acceptance
 
-    start = (jnp.zeros(2), dual_averaging.start(1.0))
+    start = (jnp.zeros(2), StepSize.start(1.0))
     keys = jax.random.split(jax.random.key(1), 1500)
     (position, step), _ = jax.jit(lambda: jax.lax.scan(iterate, start, keys))()
     _, info = chain(log_density, position, jnp.exp(step.log_average), 5, 2000, seed=2)

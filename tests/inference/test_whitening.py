@@ -15,7 +15,6 @@ from gpssm.inference.whitening import (
     between,
     first_order,
     linearise,
-    stack,
     unstack,
     whiten,
 )
@@ -29,7 +28,7 @@ RANK = 12
 def problem(basis, missing=True):
     model = builders.make_model(basis)
     series = [builders.make_series(n, missing=missing, seed=i) for i, n in enumerate(LENGTHS)]
-    states = stack(
+    states = jnp.concatenate(
         tuple(jnp.asarray(builders.make_states(n, seed=10 + i)) for i, n in enumerate(LENGTHS))
     )
     return model, series, states
@@ -52,7 +51,7 @@ def curvature(model, coordinates, series):
 def test_stacking_is_undone():
     _, series, states = problem("linear")
     assert [len(path) for path in unstack(states, series)] == [8, 6]
-    np.testing.assert_array_equal(stack(unstack(states, series)), states)
+    np.testing.assert_array_equal(jnp.concatenate(unstack(states, series)), states)
 
 
 @pytest.mark.parametrize("basis", ["stacked", "linear"])
@@ -74,7 +73,7 @@ def test_states_that_pad_stand_alone():
     """Λ and the pull are those of the series' own states, beside N(0, I) for each that pads; W has none of these."""
     model, series, states = problem("stacked")
     padded = [pad(one) for one in series]
-    path = stack(tuple(jnp.asarray(pad_path(one)) for one in unstack(states, series)))
+    path = jnp.concatenate(tuple(jnp.asarray(pad_path(one)) for one in unstack(states, series)))
     real = np.concatenate([np.arange(9) < 8, np.arange(9) < 6])
 
     @eqx.filter_jit

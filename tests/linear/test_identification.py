@@ -22,7 +22,7 @@ from linear_systems import simulate
 
 TRUTH = LinearSSM(
     transition=jnp.array([[0.9, 0.4], [-0.4, 0.7]]),
-    control=jnp.array([[1.0], [0.2]]),
+    input_map=jnp.array([[1.0], [0.2]]),
     offset=jnp.array([0.1, -0.2]),
     C=jnp.array([[1.0, 0.3]]),
     d=jnp.array([3.0]),
@@ -87,7 +87,7 @@ def test_normalise_is_deterministic_in_its_signs():
     flip = jnp.array([[-1.0, 0.0], [0.0, 1.0]])
     flipped = TRUTH._replace(
         transition=flip @ TRUTH.transition @ flip,
-        control=flip @ TRUTH.control,
+        input_map=flip @ TRUTH.input_map,
         offset=flip @ TRUTH.offset,
         C=TRUTH.C @ flip,
         process_cov=flip @ TRUTH.process_cov @ flip,

@@ -80,7 +80,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_filter_and_forecasts_match_dense_conditioning(name):
     ssm, series = CASES[name]
-    models = kalman.stack([make_ssm(5, ssm.C.shape[0], ssm.control.shape[1], seed=9), ssm])
+    models = kalman.stack([make_ssm(5, ssm.C.shape[0], ssm.input_map.shape[1], seed=9), ssm])
     origins, horizon = np.array([0, 1, 7, 20, 34]), 6
     filtered = kalman.filter_states(models, series)
     means, covariances = kalman.forecast(models, filtered, series.u, origins, horizon)
@@ -158,7 +158,7 @@ def test_simulations_are_forecasts_without_noise():
     u = np.random.default_rng(0).normal(size=(7, 2))
     x, expected = np.arange(3.0), []
     for row in u:
-        x = ssm.transition @ x + ssm.control @ row + ssm.offset
+        x = ssm.transition @ x + ssm.input_map @ row + ssm.offset
         expected.append(ssm.C @ x + ssm.d)
     found = kalman.simulate(kalman.stack([ssm]), np.arange(3.0)[None, None], u[None, None])
     np.testing.assert_allclose(found[0, 0], expected)

@@ -39,7 +39,9 @@ def test_the_simulation_explains_the_outputs(series, found):
 
 def test_states_are_the_models_own_and_of_unit_scale(series, found):
     linear, (states,), *_ = found
-    moved = states[:-1] @ np.asarray(linear.transition).T + series.u @ np.asarray(linear.control).T
+    moved = (
+        states[:-1] @ np.asarray(linear.transition).T + series.u @ np.asarray(linear.input_map).T
+    )
     np.testing.assert_allclose(states[1:], moved + np.asarray(linear.offset), atol=1e-8)
     np.testing.assert_allclose(states.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(np.cov(states.T), np.eye(2), atol=1e-8)

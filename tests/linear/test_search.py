@@ -20,21 +20,21 @@ def numbered(*lengths):
 
 def test_short_series_are_searched_through_as_they_are():
     series = numbered(3000, 1096)
-    (only,) = stages(series, 50)
-    assert [len(one) for one in only.series] == [3000, 1096]
-    assert only.steps == 50
+    ((records, steps, _),) = stages(series, 50)
+    assert [len(one) for one in records] == [3000, 1096]
+    assert steps == 50
 
 
 def test_excerpts_are_spread_and_cost_as_much_as_all_rows():
     series = numbered(20_000, 500, 10_000)
-    few, whole = stages(series, 300)
-    rows = np.concatenate([one.y[:, 0] for one in few.series])
-    assert [len(one) for one in few.series] == [1024, 1024, 67, 1024]
+    (excerpts, _, first), (records, steps, _) = stages(series, 300)
+    rows = np.concatenate([one.y[:, 0] for one in excerpts])
+    assert [len(one) for one in excerpts] == [1024, 1024, 67, 1024]
     assert len(np.unique(rows)) == len(rows)
-    assert [few.series[index].y[0, 0] for index in few.first] == [0.0, 1e6, 2e6]
+    assert [excerpts[index].y[0, 0] for index in first] == [0.0, 1e6, 2e6]
     assert {0.0, 19_999.0, 2e6} <= set(rows)
-    assert whole.steps == 300 * descent.ROWS // 30_500
-    assert [len(one) for one in whole.series] == [20_000, 500, 10_000]
+    assert steps == 300 * descent.ROWS // 30_500
+    assert [len(one) for one in records] == [20_000, 500, 10_000]
 
 
 def simulated(rows, radius):

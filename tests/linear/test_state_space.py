@@ -87,7 +87,7 @@ def test_smoother_and_evidence_match_a_kalman_smoother():
     noise, process = jnp.diag(ssm.noise_std), jnp.linalg.cholesky(ssm.process_cov)
 
     def dynamics(inputs):
-        return ssm.transition, ssm.control @ inputs[0] + ssm.offset, process
+        return ssm.transition, ssm.input_map @ inputs[0] + ssm.offset, process
 
     kalman_filter = kalman.build_filter(
         jnp.zeros(3), jnp.eye(3), dynamics, lambda inputs: (ssm.C, ssm.d, noise, inputs[1])
@@ -137,7 +137,7 @@ def expected_log_joint(ssm, series, mean, cov):
     for t in range(T):
         step = jnp.concatenate([-ssm.transition, jnp.eye(dim)], axis=1)
         spread = step @ cov[t : t + 2, :, t : t + 2].reshape(2 * dim, 2 * dim) @ step.T
-        error = step @ mean[t : t + 2].ravel() - ssm.control @ series.u[t] - ssm.offset
+        error = step @ mean[t : t + 2].ravel() - ssm.input_map @ series.u[t] - ssm.offset
         total -= 0.5 * jnp.trace(
             jnp.linalg.solve(ssm.process_cov, spread + jnp.outer(error, error))
         )
@@ -175,7 +175,7 @@ def test_inert_dimensions_stay_inert():
     small = make_ssm(2, 1, 1, seed=3)
     wide = LinearSSM(
         jnp.pad(small.transition, (0, 2)),
-        jnp.pad(small.control, ((0, 2), (0, 0))),
+        jnp.pad(small.input_map, ((0, 2), (0, 0))),
         jnp.pad(small.offset, (0, 2)),
         jnp.pad(small.C, ((0, 0), (0, 2))),
         small.d,

@@ -23,7 +23,7 @@ def make_series(length, outputs=1, inputs=1, noise=0.0, seed=0):
 
 def impulse_response(ssm, steps=8):
     """Outputs after a unit pulse of the control: C Aᵏ B."""
-    A, B, C = (np.asarray(values) for values in (ssm.transition, ssm.control, ssm.C))
+    A, B, C = (np.asarray(values) for values in (ssm.transition, ssm.input_map, ssm.C))
     return np.stack([C @ np.linalg.matrix_power(A, k) @ B for k in range(steps)])
 
 

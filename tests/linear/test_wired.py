@@ -45,7 +45,7 @@ def chain():
 
 
 def test_the_fit_has_the_zeros_of_the_wiring_and_finds_the_rest(cascade):
-    transition, control = np.asarray(cascade.model.transition), np.asarray(cascade.model.control)
+    transition, control = np.asarray(cascade.model.transition), np.asarray(cascade.model.input_map)
     assert transition[0, 1] == 0
     assert control[1, 0] == 0
     # Up to the scale of the first state, which nothing shows, and which tank is the slow one: no linear model can tell.
@@ -68,7 +68,7 @@ def test_states_are_smoothed_and_of_unit_scale_but_for_those_that_are_outputs(ca
 
 
 def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
-    rows = np.hstack([chain.model.transition, chain.model.control])
+    rows = np.hstack([chain.model.transition, chain.model.input_map])
     assert rows[0, 0] == 1
     assert rows[0, 1] > 0
     assert rows[0, 2] == 0
@@ -80,7 +80,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
     assert np.all(np.asarray(step.residual[0]) == 0)
     np.testing.assert_allclose(np.exp(model.log_process_std[0]), EXACT_STD)
     free = model.free_leaves()
-    assert not {"likelihood.C", "likelihood.d", "mean.known"} & free.keys()
+    assert not {"likelihood.C", "likelihood.d", "mean.exact"} & free.keys()
     # Its noise is held as well, by a prior worth the rows; the other one's is nearly free.
     shapes = np.asarray(model.priors["log_process_std"].shape)
     np.testing.assert_allclose(shapes, [90, 1])
@@ -89,7 +89,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
 def test_delays_hold_controls_and_states():
     wiring = make_wiring("delay-2", 3, 1, 1)
     start = output_error_fit(SERIES, Spec(state_dim=3, likelihood="gaussian", wiring=wiring))
-    transition, control = np.asarray(start.model.transition), np.asarray(start.model.control)
+    transition, control = np.asarray(start.model.transition), np.asarray(start.model.input_map)
     np.testing.assert_array_equal(transition[:2], [[0, 0, 0], [1, 0, 0]])
     np.testing.assert_array_equal(control, [[1], [0], [0]])
     for path, one in zip(start.states, SERIES, strict=True):
@@ -123,7 +123,7 @@ def test_shooting_keeps_known_rows(chain):
         state_dim=2, num_inducing=6, wiring=make_wiring("chain", 2, 1, 1), likelihood="gaussian"
     )
     (start,) = make_starts("em+shooting", spec, [SERIES], [chain], [jax.random.key(0)])
-    mean = np.asarray(start.model.mean.known)
+    mean = np.asarray(start.model.mean.exact)
     np.testing.assert_array_equal(mean[0, [0, 2]], [1.0, 0.0])
     np.testing.assert_allclose(np.exp(start.model.log_process_std), [EXACT_STD, 0.01])
     assert all(np.isfinite(path).all() for path in start.states)

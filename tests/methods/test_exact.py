@@ -43,7 +43,7 @@ def dense(model, states, series):
         for t in range(len(one)):
             z.append(np.concatenate([path[t], one.u[t]]))
             error.append(
-                path[t + 1] - mean.transition @ path[t] - mean.control @ one.u[t] - mean.offset
+                path[t + 1] - mean.transition @ path[t] - mean.input_map @ one.u[t] - mean.offset
             )
             fitted = likelihood.C @ path[t + 1] + likelihood.d
             boundary += np.nansum(norm.logpdf(one.y[t], fitted, np.exp(likelihood.log_std)))

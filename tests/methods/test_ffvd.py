@@ -8,7 +8,7 @@ import pytest
 
 import builders
 from gpssm.data.padding import pad, pad_path
-from gpssm.inference import dual_averaging
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.noise_moves import ENOUGH, Walk
 from gpssm.inference.parameters import rate_for
 from gpssm.inference.settings import pilot_length
@@ -80,7 +80,7 @@ def test_chains_part_where_the_pilot_ends():
     )
     method = FFVD(num_warmup=CHUNK, rank=5).build(model, start((7,)))
     (_, warm), draws, _ = run(method, series, 1)
-    still = warm._replace(step=dual_averaging.start(1e-6))  # HMC goes nowhere with such steps
+    still = warm._replace(step=StepSize.start(1e-6))  # HMC goes nowhere with such steps
     step = jax.jit(method.step)
 
     def spread(iteration):
@@ -133,7 +133,7 @@ def test_trajectories_have_all_lengths_up_to_the_longest():
     method = FFVD(num_warmup=0, rank=5).build(model, start((7,)))
     size, step = 0.25, jax.jit(method.step)
     carry = step(jax.random.key(0), method.init(jax.random.key(0), series), series)[0]
-    carry = carry._replace(step=dual_averaging.start(size))
+    carry = carry._replace(step=StepSize.start(size))
     counts = [
         int(
             step(jax.random.key(seed), carry._replace(iteration=jnp.asarray(seed)), series)[
@@ -160,7 +160,7 @@ def test_noises_that_keep_their_place_get_more_rounds(kept, rows, rounds):
         moved, noises = moved + (ahead - noises) ** 2, ahead
         seen.append(noises)
     walk = Walk(
-        dual_averaging.start(1.0),
+        StepSize.start(1.0),
         np.mean(seen, 0),
         number * np.cov(np.transpose(seen)),
         number,

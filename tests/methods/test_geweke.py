@@ -18,7 +18,7 @@ import builders
 import sampling
 from gpssm.data import padding
 from gpssm.data.padding import num_moves
-from gpssm.inference import dual_averaging
+from gpssm.inference.hmc import StepSize
 from gpssm.methods import (
     FFVD,
     FFVDNUTS,
@@ -148,7 +148,7 @@ def simulate_successive(config, freeze, model, series, num_draws, thin):
     def chain(key):
         start_key, key = jax.random.split(key)
         carry = freeze(method.init(start_key, series))
-        carry = carry._replace(parameters=carry.parameters._replace(step=dual_averaging.start(0.5)))
+        carry = carry._replace(parameters=carry.parameters._replace(step=StepSize.start(0.5)))
         return jax.lax.scan(keep, (carry, series), jax.random.split(key, (num_draws, thin)))[1]
 
     keys = jax.random.split(jax.random.key(1), sampling.NUM_CHAINS)
@@ -170,12 +170,12 @@ class Case(NamedTuple):
 
 CASES = {
     "ffvd": Case(
-        FFVD(num_warmup=0, rank=5), lambda carry: carry._replace(step=dual_averaging.start(0.4))
+        FFVD(num_warmup=0, rank=5), lambda carry: carry._replace(step=StepSize.start(0.4))
     ),
     "ffvd-nuts": Case(
         FFVDNUTS(num_warmup=0, max_tree_depth=6),
         lambda carry: carry._replace(
-            adaptation=carry.adaptation._replace(step=dual_averaging.start(0.2))
+            adaptation=carry.adaptation._replace(step=StepSize.start(0.2))
         ),
     ),
     "ffvd-p": Case(ParticleGibbs(num_warmup=0, num_particles=10)),

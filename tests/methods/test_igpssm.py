@@ -68,7 +68,7 @@ def test_the_smoother_as_a_chain_makes_the_bound_tight():
     assert isinstance(likelihood, Gaussian)
     parts = (
         model.mean.transition,
-        model.mean.control,
+        model.mean.input_map,
         model.mean.offset,
         likelihood.C,
         likelihood.d,

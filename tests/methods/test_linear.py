@@ -58,7 +58,7 @@ def test_the_state_space_form_is_the_regression():
     x = np.concatenate([y[t - 1], y[t - 2], y[t - 3], u[t - 1], u[t - 2]])
     expected = found.offset + sum(found.outputs[i] @ y[t - 1 - i] for i in range(3))
     expected = expected + sum(found.inputs[j] @ u[t - j] for j in range(3))
-    following = linear.transition @ x + linear.control @ u[t] + linear.offset
+    following = linear.transition @ x + linear.input_map @ u[t] + linear.offset
     np.testing.assert_allclose(following[:2], expected, rtol=1e-10)
     np.testing.assert_allclose(following[2:], np.concatenate([y[t - 1], y[t - 2], u[t], u[t - 1]]))
 

@@ -7,7 +7,7 @@ import pytest
 
 import builders
 from gpssm.methods.prssm import LOOK, Recognition, follow_prior, recognisable
-from gpssm.methods.variational import StartLaw, given, path_bound, roll, take, windows
+from gpssm.methods.variational import StartLaw, conditional, path_bound, roll, take, windows
 
 COUNT = 20_000
 
@@ -23,12 +23,15 @@ def test_rollout_bound_matches_the_moments_of_a_linear_model():
     def simulate(key):
         start_key, path_key = jax.random.split(key)
         first = start.draw(start_key, COUNT)
-        rolled = roll(path_key, model, given(jnp.zeros((2, 1, 4))), follow_prior, first, batch.u)
-        return rolled.states[-1], path_bound(model, rolled, start, batch)
+        paths = roll(
+            path_key, model, conditional(jnp.zeros((2, 1, 4))), follow_prior, first, batch.u
+        )
+        return paths[0][-1], path_bound(model, *paths, start, batch)
 
     mean, cov = np.asarray(start.mean[0]), np.diag(np.exp(2 * np.asarray(start.log_std[0])))
     A, B, b = (
-        np.asarray(part) for part in (model.mean.transition, model.mean.control, model.mean.offset)
+        np.asarray(part)
+        for part in (model.mean.transition, model.mean.input_map, model.mean.offset)
     )
     C, d, R = (
         np.asarray(part)

@@ -86,13 +86,13 @@ def fitted():
 def test_without_anything_to_learn_it_is_the_kalman_filter():
     dynamics = dynamics_of(SILENT, 1e-9)
     series = [gapped_series(), gapped_series(12, 1)]
-    end = run(dynamics, series, room_for(dynamics, 5), 0.05)
+    belief, _, log_density = run(dynamics, series, room_for(dynamics, 5), 0.05)
     models = kalman.stack([dynamics.linear])
-    assert end.log_density == pytest.approx(kalman.log_density(models, series)[0], rel=1e-8)
+    assert log_density == pytest.approx(kalman.log_density(models, series)[0], rel=1e-8)
     filtered = kalman.filter_states(models, series[1])
-    np.testing.assert_allclose(end.belief.mean[:2], filtered.means[0, -1], rtol=1e-6)
+    np.testing.assert_allclose(belief.mean[:2], filtered.means[0, -1], rtol=1e-6)
     np.testing.assert_allclose(
-        end.belief.covariance[:2, :2], filtered.covariances[0, filtered.group[-1]], rtol=1e-6
+        belief.covariance[:2, :2], filtered.covariances[0, filtered.group[-1]], rtol=1e-6
     )
 
 
@@ -198,12 +198,13 @@ def test_a_point_that_is_removed_leaves_the_law_of_the_others():
 def test_points_are_found_where_they_are_new_and_never_more_than_the_budget():
     dynamics = dynamics_of()
     series = [gapped_series(60)]
-    wide = run(dynamics, series, room_for(dynamics, 50), 0.05)
-    few = run(dynamics, series, room_for(dynamics, 50), 0.5)
-    tight = run(dynamics, series, room_for(dynamics, 3), 0.05)
-    assert few.points.size < wide.points.size < 50
-    assert tight.points.size == 3
-    gain = wide.points.gain(dynamics, wide.points.locations[: wide.points.size])
+    wide, few, tight = (
+        run(dynamics, series, room_for(dynamics, budget), novelty)[1]
+        for budget, novelty in ((50, 0.05), (50, 0.5), (3, 0.05))
+    )
+    assert few.size < wide.size < 50
+    assert tight.size == 3
+    gain = wide.gain(dynamics, wide.locations[: wide.size])
     assert gain.residual.max() < 1e-4
 
 
@@ -238,7 +239,7 @@ def test_a_fit_learns_what_is_bent():
     silent = dynamics._replace(hyper=dynamics.hyper - np.array([40.0, 0, 0]), slack=1e-9)
     series = posterior.dataset.scaled
     points = PointSet.of(silent, locations, len(locations))
-    assert posterior.info.log_target[0, 0] > run(silent, series, points).log_density + 20
+    assert posterior.info.log_target[0, 0] > run(silent, series, points)[2] + 20
     assert (posterior.draws.weights.std((0, 1)) > 0).all()
     assert not posterior.draws.leaves
     test = bent_series(60, 1)

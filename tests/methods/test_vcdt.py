@@ -64,8 +64,9 @@ def test_bound_is_the_evidence_where_the_posterior_is_in_the_family(linear, coup
     paths = posterior.paths
     evidence, exact = float(log_marginal(ssm, series)), np.asarray(bounds(paths))
     assert abs(exact.mean() - evidence) < 4 * exact.std() / 5 < 0.05
-    wide = paths._replace(law=paths.law._replace(log_std=paths.law.log_std + 0.3))
-    assert bounds(wide).mean() < evidence - 0.1
+    start, law = paths
+    wide = law._replace(log_std=law.log_std + 0.3)
+    assert bounds((start, wide)).mean() < evidence - 0.1
 
 
 def test_draws_and_forecasts_are_those_of_kalman(linear):

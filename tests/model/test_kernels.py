@@ -10,7 +10,7 @@ import pytest
 from scipy.special import erf
 from sklearn.gaussian_process import kernels as reference
 
-from gpssm.model.kernels import KERNELS, Kernel, Linear, SquaredExponential, make_kernel
+from gpssm.model.kernels import KERNELS, Active, Kernel, Linear, SquaredExponential, make_kernel
 
 SPECTRAL = ("se", "matern12", "matern32", "matern52")
 SAMPLED = (*SPECTRAL, "rq")
@@ -236,8 +236,8 @@ def test_composition():
             ((first * second)(left, right), a * b),
             ((first + second).diagonal(left), c + d),
             ((first * second).diagonal(left), c * d),
-            (chosen.on(2, 0)(left, right), chosen(*columns)),
-            (chosen.on(2, 0).diagonal(left), chosen.diagonal(columns[0])),
+            (Active(chosen, (2, 0))(left, right), chosen(*columns)),
+            (Active(chosen, (2, 0)).diagonal(left), chosen.diagonal(columns[0])),
         ]
 
     for found, expected in compose(first, second, chosen, jnp.asarray(LEFT), jnp.asarray(RIGHT)):

@@ -61,14 +61,14 @@ SHAPES = {
     "kernel.log_lengthscale": (2, 3),
     "basis.locations": (4, 3),
     "mean.transition": (2, 2),
-    "mean.control": (2, 1),
+    "mean.input_map": (2, 1),
     "mean.offset": (2,),
     "likelihood.C": (3, 2),
     "likelihood.d": (3,),
     "likelihood.log_std": (3,),
     "log_process_std": (2,),
 }
-FIXED = {"mean.transition", "mean.control", "mean.offset"}
+FIXED = {"mean.transition", "mean.input_map", "mean.offset"}
 
 
 def literal_step(x: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -106,11 +106,11 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
 
     by_state, by_control = map(np.asarray, slopes(jnp.asarray(RNG.normal(size=(1, KNOTS - 1)))))
     np.testing.assert_allclose(by_state - by_state[0], 0, atol=1e-12)
-    curve = by_control / np.asarray(start.model.control)[:, 0]
+    curve = by_control / np.asarray(start.model.input_map)[:, 0]
     np.testing.assert_allclose(curve[:, 0], curve[:, 1], rtol=1e-9)
     assert np.all(curve > 0)
     np.testing.assert_allclose(
-        slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.control[:, 0], (9, 2))
+        slopes(jnp.zeros((1, KNOTS - 1)))[1], np.broadcast_to(start.model.input_map[:, 0], (9, 2))
     )
     for words, given in {
         "the data have none": {"series": Series(series.y), "linear": None},

@@ -261,7 +261,7 @@ def test_quadrature_over_states_of_a_short_series(length):
     series = builders.make_series(length, 0, 1)
     linear = LinearSSM(
         model.mean.transition,
-        model.mean.control,
+        model.mean.input_map,
         model.mean.offset,
         model.likelihood.C,
         model.likelihood.d,

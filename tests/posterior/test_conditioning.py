@@ -132,7 +132,7 @@ def smoothed_draws(model, series, number):
     mean, likelihood = model.mean, model.likelihood
     noises = jnp.diag(model.process_variance), jnp.exp(likelihood.log_std)
     linear = LinearSSM(
-        mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d, *noises
+        mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d, *noises
     )
     smoothed = smooth(linear, series)
     draws = jax.random.normal(jax.random.key(4), (number, *smoothed.mean.shape))

@@ -7,7 +7,7 @@ import pytest
 
 from builders import make_model
 from gpssm.model.bases import InducingPoints, Stacked
-from gpssm.model.kernels import KERNELS, Kernel, SquaredExponential, make_kernel
+from gpssm.model.kernels import KERNELS, Active, Kernel, SquaredExponential, make_kernel
 from gpssm.posterior.rollout import Members, assemble, can_draw_functions, draw_functions
 from posteriors import make_posterior
 
@@ -38,7 +38,9 @@ def test_the_features_of_every_kernel_have_its_covariance(spec):
 
 
 def test_sums_products_and_chosen_coordinates_share_out_their_features():
-    kernel = (kernel_of("se") + kernel_of("linear")) * SquaredExponential.build(STATE_DIM, 1).on(2)
+    kernel = (kernel_of("se") + kernel_of("linear")) * Active(
+        SquaredExponential.build(STATE_DIM, 1), (2,)
+    )
     spectrum = kernel.spectrum(jax.random.key(1), 5, DIM)
     features = kernel.features(spectrum, Z)
     assert features.shape == (STATE_DIM, 3, 10)

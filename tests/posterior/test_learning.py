@@ -139,7 +139,7 @@ def test_with_an_unknown_offset_that_drifts_it_is_the_kalman_filter_of_both():
     model = linear_model(**{"basis.log_scale": scale})
     forgetting = 0.9
     found, log_density = run(model, start(model, 1.0, 1.0), ROWS, forgetting)
-    A, B, b = map(np.asarray, (model.mean.transition, model.mean.control, model.mean.offset))
+    A, B, b = map(np.asarray, (model.mean.transition, model.mean.input_map, model.mean.offset))
     C, d, R = (
         np.asarray(model.likelihood.C),
         np.asarray(model.likelihood.d),
@@ -294,7 +294,7 @@ def plant(drift, seed=0, length=200):
     model = make_model("linear", 1, 1, 1).with_leaves(
         {
             "mean.transition": [[0.5]],
-            "mean.control": [[1.0]],
+            "mean.input_map": [[1.0]],
             "mean.offset": [0.0],
             "basis.log_scale": np.zeros((1, 3)),
             "log_process_std": [np.log(0.1)],

@@ -134,7 +134,7 @@ def test_a_system_without_rest_says_so():
     walk = np.zeros((2, 3, 2, 4))
     wanted = np.hstack([np.eye(2), np.zeros((2, 1)), np.ones((2, 1))])
     centre = np.hstack(
-        [model.mean.transition, model.mean.control, np.asarray(model.mean.offset)[:, None]]
+        [model.mean.transition, model.mean.input_map, np.asarray(model.mean.offset)[:, None]]
     )
     walk[:] = (wanted - centre) / np.exp(model.basis.log_scale)
     posterior = make_posterior(model, [series], weights=walk, leaves={})

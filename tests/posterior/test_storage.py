@@ -24,7 +24,7 @@ from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.methods import METHODS
 from gpssm.methods.spec import Spec
-from gpssm.model.kernels import KERNELS, Polynomial, make_kernel
+from gpssm.model.kernels import KERNELS, Active, Polynomial, make_kernel
 from gpssm.model.likelihoods import (
     LIKELIHOODS,
     LINKS,
@@ -91,7 +91,7 @@ def test_every_kernel(spec):
 
 def test_kernels_on_some_coordinates_and_with_settings_of_their_own():
     cubic = Polynomial(jnp.zeros(STATE_DIM), jnp.ones((STATE_DIM, 2)), degree=3)
-    model = with_parts(kernel=cubic.on(0, 2) + make_kernel("rq", STATE_DIM, 1).on(1))
+    model = with_parts(kernel=Active(cubic, (0, 2)) + Active(make_kernel("rq", STATE_DIM, 1), (1,)))
     again = there_and_back(model)
     assert_same(model, again)
     assert again.kernel.left.inner.degree == 3

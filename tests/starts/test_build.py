@@ -71,7 +71,7 @@ def test_default_model_starts_at_the_linear_fit(start):
     assert model.basis.size == NUM + DZ + 1
     expected = {
         "mean.transition": linear.transition,
-        "mean.control": linear.control,
+        "mean.input_map": linear.input_map,
         "mean.offset": linear.offset,
         "likelihood.C": linear.C,
         "likelihood.d": linear.d,
@@ -181,7 +181,7 @@ def test_no_controls():
     start = linear_fit(series, Spec(state_dim=2))
     model = build_model(series, 2, NUM, linear=start)
     assert start.z.shape == (T, 2)
-    assert model.mean.control.shape == (2, 0)
+    assert model.mean.input_map.shape == (2, 0)
     assert_usable(model, start.states[0], series)
 
 

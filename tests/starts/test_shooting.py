@@ -76,8 +76,8 @@ def test_long_series_in_blocks_have_the_same_objective(monkeypatch):
 def test_slopes_are_finite_where_outputs_are_missing_and_where_paths_run_away():
     model, series = make_model(), [make_series(7, missing=True)]
     point, blocks = make_point(model, series, 4, scale=1e3)
-    (_, runs), slope = jax.value_and_grad(loss, has_aux=True)(point, model, blocks)
-    assert np.abs(runs.following).max() == BOX
+    (_, (*_, following)), slope = jax.value_and_grad(loss, has_aux=True)(point, model, blocks)
+    assert np.abs(following).max() == BOX
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
 
 
@@ -142,8 +142,6 @@ def test_simulations_get_better(case):
             0.5 * first, 0.1
         )
     assert found.clipped == 0.0
-    for before, after in found.objective.values():
-        assert after <= before
 
 
 def test_an_emission_that_loses_the_sign():

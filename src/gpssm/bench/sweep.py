@@ -28,7 +28,7 @@ from gpssm import __version__
 from gpssm.bench.problems import SUITES, BenchmarkProblem, load_problems
 from gpssm.bench.protocols import PROTOCOLS
 from gpssm.core.files import digest, make_folder, write_atomically
-from gpssm.core.places import Place
+from gpssm.core.places import run_tasks
 from gpssm.core.runtime import max_maps, num_maps
 from gpssm.core.text import check_choice, check_whole, jsonable, to_json
 from gpssm.fitting.fit import fit, parse_settings
@@ -202,7 +202,7 @@ def run_sweep(
         raise ValueError(f"shard must be i of n with 1 <= i <= n; got {part} of {parts}")
     folder = Path(out) / CELLS
     missing = [cell for cell in cells[part - 1 :: parts] if _is_missing(cell, folder, retry)]
-    arrivals = Place(jobs, cluster).run(missing, run_cell)
+    arrivals = run_tasks(missing, run_cell, jobs, cluster)
     make_folder(folder)
     names = [cell.file for cell in missing]
     for index, result in tracked(

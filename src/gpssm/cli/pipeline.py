@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from gpssm.cli.run_folder import (
 from gpssm.cli.settings import Settings
 from gpssm.cli.shell import Screen
 from gpssm.cli.tables import UNJUDGED, score_tables
-from gpssm.core.elapsed import ticks
 from gpssm.core.text import count, to_csv, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
@@ -90,13 +90,13 @@ def execute(
             if resume:
                 saved = _saved(run)
                 screen.say(f"Resuming: {saved[0].lower()}{saved[1:]}")
-            began = ticks()
+            began = monotonic()
             baselines = _judge_baselines(settings, data.train, data.test, delay, screen)
-            seconds = {"baselines": ticks() - began}
-            began = ticks()
+            seconds = {"baselines": monotonic() - began}
+            began = monotonic()
             posterior = _posterior(run, settings, data.train, delay, screen)
-            seconds["fit"] = ticks() - began
-            began = ticks()
+            seconds["fit"] = monotonic() - began
+            began = monotonic()
             examination = examine(
                 posterior,
                 data.test,
@@ -105,12 +105,12 @@ def execute(
             )
             metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
-            metrics["seconds"] = seconds | {"judge": ticks() - began}
+            metrics["seconds"] = seconds | {"judge": monotonic() - began}
             _write_results(run, examination, metrics, screen)
             if with_report:
-                began = ticks()
+                began = monotonic()
                 metrics["notes"] += write_pages(run, examination, screen)
-                metrics["seconds"]["report"] = ticks() - began
+                metrics["seconds"]["report"] = monotonic() - began
                 run.write(METRICS, to_json(metrics) + "\n")
     return run
 

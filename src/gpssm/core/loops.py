@@ -1,4 +1,4 @@
-"""Loops that contain their most expensive part once, sums over rows, and choices between trees.
+"""Loops that contain their most expensive part once, steps of optimisers, sums over rows.
 
 A method that needs f before its first step and after every step would call it in two places, and
 the compiler would work twice on what is most of the program.
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
@@ -81,6 +82,35 @@ def iterate(
         return Iterated(state, advance(index, state, value, auxiliary), first, value, auxiliary)
 
     return lax.fori_loop(0, num_steps + 1, step, Iterated(state, state, value, value, auxiliary))
+
+
+def descend(
+    optimiser: optax.GradientTransformation,
+    loss: Callable[[Any], tuple[Array, Any]],
+    point: Any,
+    memory: Any,
+) -> tuple[Any, Any, Any]:
+    """Take one step of an optimiser.
+
+    Parameters
+    ----------
+    optimiser
+        The optimiser.
+    loss
+        A function of the point that returns a value and anything else.
+    point, memory
+        Where the optimiser stands: a tree of arrays, and what it remembers.
+
+    Returns
+    -------
+    point, memory
+        Those after the step.
+    auxiliary
+        What the loss returned besides its value.
+    """
+    slope, auxiliary = jax.grad(loss, has_aux=True)(point)
+    updates, memory = optimiser.update(slope, memory)
+    return jax.tree.map(jnp.add, point, updates), memory, auxiliary
 
 
 def choose(condition: Bool[Array, ""], new: Any, old: Any) -> Any:

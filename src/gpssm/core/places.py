@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpssm.core.runtime import THREADS
 from gpssm.core.text import check_installed, check_whole
@@ -25,11 +25,15 @@ class Died(RuntimeError):
         super().__init__(f"the worker process died, probably because it ran out of memory. {error}")
 
 
-class Place(NamedTuple):
-    """Where independent tasks run: here, in processes or threads of this machine, or on a cluster.
+def run_tasks(
+    tasks: Sequence[Any], work: Work, jobs: int = 1, cluster: Any = None, threads: bool = False
+) -> Iterator[Arrival]:
+    """Return the number and result of each task, as they arrive.
 
     Parameters
     ----------
+    tasks, work
+        Arguments, and the function of each of them.
     jobs
         Tasks at a time on this machine; 1 runs them in this process.
     cluster
@@ -37,26 +41,12 @@ class Place(NamedTuple):
     threads
         Whether jobs are threads of this process, which share compiled programs.
     """
-
-    jobs: int = 1
-    cluster: Any = None
-    threads: bool = False
-
-    def run(self, tasks: Sequence[Any], work: Work) -> Iterator[Arrival]:
-        """The number and result of each task, as they arrive."""
-        check_whole("jobs", self.jobs, 1)
-        if self.cluster is not None:
-            return run_cluster(tasks, work, self.cluster)
-        if self.jobs == 1:
-            return run_here(tasks, work)
-        run = run_threads if self.threads else run_processes
-        return run(tasks, work, self.jobs)
-
-
-def run_here(tasks: Sequence[Any], work: Work) -> Iterator[Arrival]:
-    """One task after the other, in this process."""
-    for place, task in enumerate(tasks):
-        yield _attempt(place, task, work)
+    check_whole("jobs", jobs, 1)
+    if cluster is not None:
+        return run_cluster(tasks, work, cluster)
+    if jobs == 1:
+        return (_attempt(place, task, work) for place, task in enumerate(tasks))
+    return (run_threads if threads else run_processes)(tasks, work, jobs)
 
 
 def _attempt(place: int, task: Any, work: Work) -> Arrival:

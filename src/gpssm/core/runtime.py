@@ -14,8 +14,10 @@ import ctypes
 import functools
 import gc
 import hashlib
+import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +30,6 @@ import platformdirs
 from jaxtyping import Array, Bool
 from threadpoolctl import ThreadpoolController
 
-from gpssm.core.elapsed import ticks
 from gpssm.core.forks import check_threads
 
 THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
@@ -47,10 +48,6 @@ OPTIONS: dict[str, Any] = {
     # without.
     "xla_cpu_multi_thread_eigen": False,
 }
-# Share of the system's memory maps that may be in use. Of the usual 65530 a quarter goes with some
-# two gigabytes of programs.
-MAPS = 0.25
-LOOK = 5.0  # seconds from one look at them to the next
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -123,17 +120,25 @@ def keep_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
-def release_programs() -> None:
-    """Let go of all programs if they take up a quarter of the memory maps that the system grants.
+def release_programs(share: float = 0.25, interval: float = 5.0) -> None:
+    """Let go of all programs if they take up much of the memory maps that the system grants.
 
-    Each program takes hundreds of them, and a process that runs out of them dies. Looked at every
-    few seconds only.
+    Each program takes hundreds of them, and a process that runs out of them dies.
+
+    Parameters
+    ----------
+    share
+        Share of the memory maps that may be in use. Of the usual 65530 a quarter goes with some two
+        gigabytes of programs.
+    interval
+        Seconds between two looks at them.
     """
-    global _looked
-    if ticks() < _looked + LOOK:
+    global _last_look
+    seconds = time.monotonic()
+    if seconds < _last_look + interval:
         return
-    _looked = ticks()
-    if num_maps() > MAPS * max_maps():
+    _last_look = seconds
+    if num_maps() > share * max_maps():
         jax.clear_caches()
         gc.collect()
         # Only systems that count memory maps come here. With glibc, freed memory stays with the
@@ -142,7 +147,7 @@ def release_programs() -> None:
             trim(0)
 
 
-_looked = -LOOK
+_last_look = -math.inf
 
 
 def num_maps() -> int:

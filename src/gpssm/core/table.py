@@ -1,8 +1,8 @@
-"""One table for all results: in a terminal, on a page, in a notebook and as a data frame."""
+"""One table for all results, and the cards by which objects are shown in notebooks."""
 
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ class Table:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([f"## {self.title}", "", *lines, ""])
 
-    def shortened(self, most: int) -> "Table":
+    def shortened(self, most: int = 12) -> "Table":
         """The table with a row of dots for its middle rows where it has more than `most`."""
         if len(self.rows) <= most:
             return self
@@ -135,6 +135,47 @@ class Table:
 
         frame = pandas.DataFrame(list(self.rows), columns=list(self.columns))
         return frame.set_index(self.columns[0])
+
+
+def card(
+    title: str,
+    facts: Mapping[str, Any] | None = None,
+    tables: "Mapping[str, pd.DataFrame] | None" = None,
+    texts: Mapping[str, str] | None = None,
+    notes: Iterable[str] = (),
+) -> str:
+    """Return the HTML of an object, for its `_repr_html_`; all text is escaped.
+
+    Parameters
+    ----------
+    title
+        What the object is.
+    facts
+        Values by name, one per line.
+    tables
+        Data frames by heading; long ones show their first and last rows.
+    texts
+        Preformatted texts by heading.
+    notes
+        Warnings below all else.
+    """
+    sections = [("", f"<strong>{html.escape(title)}</strong>")]
+    if facts:
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(figure(value))}</td></tr>"
+            for name, value in facts.items()
+        )
+        sections.append(("", f"<table><tbody>{rows}</tbody></table>"))
+    for heading, frame in (tables or {}).items():
+        sections.append((heading, Table.of(frame).shortened().__html__()))
+    for heading, text in (texts or {}).items():
+        sections.append((heading, f"<pre>{html.escape(text)}</pre>"))
+    sections += [("", f"<p>&#9888; {html.escape(note)}</p>") for note in notes]
+    parts = [
+        (f"<p><em>{html.escape(heading)}</em></p>" if heading else "") + body
+        for heading, body in sections
+    ]
+    return f"<div>{''.join(parts)}</div>"
 
 
 def loss(name: str, values: Any) -> Any:

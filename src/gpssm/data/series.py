@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gpssm.core.notebook import card
+from gpssm.core.table import card
 from gpssm.core.text import as_tuple, is_real, is_whole
 from gpssm.data.clock import Clock, FillRule, clock_of, on_grid
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first

@@ -10,8 +10,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
-from gpssm.core.messages import distinct_warnings
-from gpssm.core.notebook import card
+from gpssm.core.table import card
 from gpssm.core.text import (
     check_choice,
     check_flag,
@@ -19,6 +18,7 @@ from gpssm.core.text import (
     check_seed,
     check_shares,
     check_whole,
+    distinct_warnings,
     is_real,
     is_whole,
 )

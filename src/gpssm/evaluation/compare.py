@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gpssm.core.metrics import LEVELS
-from gpssm.core.notebook import card
-from gpssm.core.table import Table
+from gpssm.core.table import Table, card
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line
 from gpssm.data.columns import align_columns
 from gpssm.data.dataset import Dataset

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.table import card
 from gpssm.core.text import as_tuple, check_seed, check_whole
 from gpssm.posterior.control import Rollout
 from gpssm.posterior.forecast import check_paths

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from gpssm.core.notebook import card
+from gpssm.core.table import card
 from gpssm.core.text import check_whole
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import Rows

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gpssm.core.notebook import card
-from gpssm.core.places import Arrival, Place
-from gpssm.core.table import loss
+from gpssm.core.places import Arrival, run_tasks
+from gpssm.core.table import card, loss
 from gpssm.core.text import check_choice, check_seed, check_whole, is_real
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
@@ -124,7 +123,7 @@ def select(
     ]
     mean = _score(whole, start, scheme, seed, {"method": "mean", "seed": seed, "progress": False})
     check_choice("score", score, mean)
-    arrivals = Place(jobs, cluster).run(settings, partial(_score, whole, start, scheme, seed))
+    arrivals = run_tasks(settings, partial(_score, whole, start, scheme, seed), jobs, cluster)
     scores = {}
 
     def settings_of(arrival: Arrival) -> str:

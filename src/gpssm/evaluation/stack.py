@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gpssm.core.places import Place
+from gpssm.core.places import run_tasks
 from gpssm.core.text import check_kind, check_seed, check_whole
 from gpssm.data.series import Series, as_list
 from gpssm.fitting.choose import competitors, may_be_rectified
@@ -89,7 +89,7 @@ def stack(
         for member in named.values()
     ]
     results: dict[int, HeldOutScores | Exception]
-    results = dict(Place(jobs, cluster).run(settings, partial(_score, folds, seed)))
+    results = dict(run_tasks(settings, partial(_score, folds, seed), jobs, cluster))
     for result in results.values():
         failed = isinstance(result, Exception)
         if failed and not isinstance(result, ArithmeticError | RuntimeError | ValueError):

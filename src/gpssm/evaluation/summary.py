@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpssm.core.notebook import card
+from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess

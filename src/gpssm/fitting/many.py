@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.core.files import digest, make_folder
-from gpssm.core.places import Place
+from gpssm.core.places import run_tasks
 from gpssm.core.text import check_path, count, in_line
 from gpssm.data.series import Series, as_list
 from gpssm.fitting.fit import fit, with_settings
@@ -133,9 +133,9 @@ def fit_many(
         for name, rows in experiments.items():
             files[name] = folder / _file_name(name, rows, spec, runtime)
     waiting = [name for name in experiments if name not in files or not files[name].is_file()]
-    arrivals = Place(jobs, cluster, threads).run(
-        [experiments[name] for name in waiting], partial(_fit_quietly, spec, runtime, threads)
-    )
+    tasks = [experiments[name] for name in waiting]
+    work = partial(_fit_quietly, spec, runtime, threads)
+    arrivals = run_tasks(tasks, work, jobs, cluster, threads)
     fitted = _collect(arrivals, waiting, files, failures, progress)
     if failures:
         reasons = (f"{name!r} ({type(e).__name__}: {in_line(e)})" for name, e in failures.items())

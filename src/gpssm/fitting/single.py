@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
+from time import monotonic
 
-from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.data.dataset import Dataset
@@ -38,7 +38,7 @@ def fit_posterior(
         Rows that each series is padded to at least, so that fits to parts of longer series share
         the programs of the fit to all.
     """
-    began = ticks()
+    began = monotonic()
     if spec.prior is not None:
         experiments = check_prior(spec.prior, spec.prior_strength, experiments)
         spec = inherited_spec(spec)
@@ -54,7 +54,7 @@ def fit_posterior(
     numbers = runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim
     dataset = dataclasses.replace(dataset, scaler=choice.scaler)
     dataset, notes = dataset.store_last(runtime.keep_states, numbers)
-    setup = ticks() - began
+    setup = monotonic() - began
     precision = spec.settings.precision
 
     def assemble(sample: Sample) -> Posterior:

@@ -13,6 +13,7 @@ identifier of its own, and all chains continue from where it ended.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -22,7 +23,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from gpssm.core.elapsed import ticks
 from gpssm.core.runtime import in_threads, jit
 from gpssm.data.padding import pad, pad_path
 from gpssm.data.series import Series
@@ -215,9 +215,9 @@ class Chains:
         Any
             The carry of the method, with a leading axis for the chain.
         """
-        began = ticks()
+        began = monotonic()
         carry = self._run(_start, None, self._arguments(0, 0, 1, False), pilot)
-        self.compile_seconds += ticks() - began
+        self.compile_seconds += monotonic() - began
         return carry
 
     def advance(
@@ -250,13 +250,13 @@ class Chains:
         carry = self._place(carry)
         if not self.compiled:
             # A chunk without blocks takes as long as compilation, or as finding a stored program.
-            began = ticks()
+            began = monotonic()
             self._run(_advance, carry, self._arguments(first, 0, 1, False), pilot=True)
             self.compiled = True
-            self.compile_seconds += ticks() - began
-        began = ticks()
+            self.compile_seconds += monotonic() - began
+        began = monotonic()
         carry, chunk = self._run(_advance, carry, self._arguments(first, blocks, thin, keep), pilot)
-        self.run_seconds += ticks() - began
+        self.run_seconds += monotonic() - began
         info, draws = self._unpad(jax.tree.map(lambda leaf: np.asarray(leaf)[:, :blocks], chunk))
         return carry, Chunk(info, draws if keep else None)
 

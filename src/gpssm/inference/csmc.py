@@ -129,23 +129,6 @@ def sweep(
     return moved, _log_normaliser(generations, last)
 
 
-def log_normaliser(
-    key: PRNGKeyArray,
-    like: Float[Array, "T+1 Dx"],
-    form: FeynmanKac,
-    guide: Guide,
-    num_particles: int,
-) -> Float[Array, ""]:
-    """log of an unbiased estimate of Z = ∫ N(x₀; 0, I) Π_t M_{t+1} G_{t+1} dx, with no particle
-    held on a path.
-
-    Of `like` only shape and dtype count.
-    """
-    return _log_normaliser(
-        *_forward(key, like, form, guide, num_particles, renew=False, hold=False)
-    )
-
-
 def log_transition(
     moments: tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]], following: Float[Array, "N Dx"]
 ) -> Float[Array, " N"]:
@@ -160,16 +143,14 @@ def _forward(
     guide: Guide,
     count: int,
     renew: bool,
-    hold: bool = True,
 ) -> tuple[Generation, Generation]:
     """Generations 0..T−1, stacked, and generation T.
 
-    Particle 0 is the path if `hold`, with new parents if `renew`.
+    Particle 0 is the path, with new parents if `renew`.
     """
     start_key, noise_key, parent_key = jax.random.split(key, 3)
     steps, dim = path.shape[0] - 1, path.shape[1]
-    start = jax.random.normal(start_key, (count, dim), path.dtype)
-    start = start.at[0].set(path[0]) if hold else start
+    start = jax.random.normal(start_key, (count, dim), path.dtype).at[0].set(path[0])
     noises = jax.random.normal(noise_key, (steps, count, dim), path.dtype)
     uniforms = jax.random.uniform(parent_key, (steps, count), path.dtype)
 
@@ -179,11 +160,10 @@ def _forward(
         (x, log_weight), (t, held, noise, uniform) = carry, inputs
         proposal = guide.propose(t, x)
         parents = _pick(log_weight + proposal.log_ahead, uniform)
-        if hold:
-            first = _pick(log_weight + _log_pair(form, t, x, held), uniform[:1])[0] if renew else 0
-            parents = parents.at[0].set(first)
+        first = _pick(log_weight + _log_pair(form, t, x, held), uniform[:1])[0] if renew else 0
+        parents = parents.at[0].set(first)
         following = proposal.mean[parents] + _apply(proposal.factor[parents], noise)
-        following = following.at[0].set(held) if hold else following
+        following = following.at[0].set(held)
         generation = Generation(x, log_weight, proposal.log_ahead, parents)
         return (following, guide.log_weight(t, x[parents], following)), generation
 

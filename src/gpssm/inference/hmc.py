@@ -5,19 +5,73 @@ step rotates (ξ, p) by the angle ε, exact for the Gaussian part, between two h
 splitting after Shahbaba et al. 2014). The error is that of φ alone, so the step does not shrink
 with the dimension when φ is small; with any φ the scheme is reversible and preserves volume, and
 the accept step makes it exact.
+
+`StepSize` finds the step at which moves have a wanted acceptance rate, by dual averaging (Nesterov
+2009; Hoffman & Gelman 2014).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gpssm.core.loops import iterate
+from gpssm.core.loops import choose, iterate
 from gpssm.model.types import Info
 
 LogDensity = Callable[[Float[Array, " n"]], Float[Array, ""]]
+
+
+class StepSize(NamedTuple):
+    """The step in use and its weighted average, both as logarithms, with what the recursion needs.
+
+    It is centred a little above the first step, since a large step is the cheaper mistake.
+    """
+
+    log_step: Float[Array, ""]
+    log_average: Float[Array, ""]
+    centre: Float[Array, ""]
+    error: Float[Array, ""]
+    updates: Float[Array, ""]
+
+    @classmethod
+    def start(cls, step: Float[Array, ""] | float) -> Self:
+        """Begin at a step size."""
+        log_step = jnp.log(jnp.asarray(step, float))
+        zero = jnp.zeros_like(log_step)
+        return cls(log_step, log_step, log_step + jnp.log(2.0), zero, zero)
+
+    def size(self, adapting: Bool[Array, ""]) -> Float[Array, ""]:
+        """Return the step of the next move: the latest while it adapts, then the average."""
+        return jnp.exp(jnp.where(adapting, self.log_step, self.log_average))
+
+    def update(
+        self, acceptance: Float[Array, ""], target: float, adapting: Bool[Array, ""] | bool = True
+    ) -> "StepSize":
+        """Take one step of the recursion.
+
+        H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ,  with γ = .2, how
+        strongly steps are drawn to the centre, and t₀ = 10, by which the first updates count less.
+        Early steps have weights that decay as t^−¾ in the average.
+
+        Parameters
+        ----------
+        acceptance
+            α, the acceptance probability of the latest move.
+        target
+            The rate that is aimed at.
+        adapting
+            Where false the step size stays as it is.
+        """
+        count = self.updates + 1
+        weight = 1 / (count + 10.0)
+        error = (1 - weight) * self.error + weight * (target - acceptance)
+        log_step = self.centre - jnp.sqrt(count) / 0.2 * error
+        fade = count**-0.75
+        log_average = fade * log_step + (1 - fade) * self.log_average
+        moved = StepSize(log_step, log_average, self.centre, error, count)
+        return choose(jnp.asarray(adapting), moved, self)
 
 
 class TrajectoryEnd(NamedTuple):

@@ -30,8 +30,7 @@ from gpssm.core.linalg import (
 from gpssm.core.loops import choose, iterate
 from gpssm.core.runtime import in_step, on_cpu
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging
-from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters
 from gpssm.inference.whitening import first_order, unstack
 from gpssm.model.target import log_target
@@ -126,7 +125,7 @@ class _Point(NamedTuple):
 def start(moves: ParameterMoves) -> Walk:
     """Return a walk before its first step."""
     noises, _ = ravel_pytree(_sampled_noises(moves, moves.init()))
-    step = dual_averaging.start(1.0 / jnp.sqrt(max(noises.size, 1)))
+    step = StepSize.start(1.0 / jnp.sqrt(max(noises.size, 1)))
     zero = jnp.zeros(())
     return Walk(step, noises, 0 * jnp.outer(noises, noises), zero, 0 * noises, zero)
 
@@ -220,7 +219,7 @@ def _walk(
         noises, states, value = choose(
             accepted, (point.proposed, moved, value), (point.noises, point.states, point.value)
         )
-        step = dual_averaging.update(point.walk.step, acceptance, target=0.3)
+        step = point.walk.step.update(acceptance, target=0.3)
         learned = point.walk._replace(step=step).learn(noises)
         walk = choose(adapting & ~is_first, learned, point.walk)
         direction = jax.random.normal(keys(index + 1)[0], noises.shape)

@@ -13,6 +13,7 @@ warm-up only, which the chains share (`pilot_length`).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -21,17 +22,19 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.padding import num_moves
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging, hmc
-from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference import hmc
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.settings import States, pilot_length
 from gpssm.model import conditionals
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.target import log_collapsed, weights_given_states
+from gpssm.model.types import Method
 
 
 class Parameters(NamedTuple):
@@ -57,7 +60,7 @@ class ParameterMoves(NamedTuple):
     def init(self) -> Parameters:
         """The model's own values to start from."""
         memory = self._optimiser().init(self.model.leaves("optimise"))
-        return Parameters(self.model.free_leaves(), memory, dual_averaging.start(0.05))
+        return Parameters(self.model.free_leaves(), memory, StepSize.start(0.05))
 
     def apply(self, parameters: Parameters) -> GPSSM:
         """The model at these parameters."""
@@ -163,7 +166,7 @@ class ParameterMoves(NamedTuple):
         standard = (current - centre) / scale
         size = parameters.step.size(adapting)
         position, info = hmc.move(key, standard, log_density, size, num_steps=5)
-        step = dual_averaging.update(parameters.step, info.acceptance, 0.8, adapting)
+        step = parameters.step.update(info.acceptance, 0.8, adapting)
         leaves = parameters.leaves | unravel(centre + scale * position)
         return parameters._replace(leaves=leaves, step=step)
 
@@ -180,12 +183,11 @@ class ParameterMoves(NamedTuple):
         def climb(parameters: Parameters) -> Parameters:
             chosen = {name: parameters.leaves[name] for name in names}
 
-            def loss(leaves: dict[str, Array]) -> Float[Array, ""]:
+            def loss(leaves: dict[str, Array]) -> tuple[Float[Array, ""], None]:
                 model = self.model.with_leaves(parameters.leaves | leaves)
-                return -(density(model) + model.log_prior()) / count
+                return -(density(model) + model.log_prior()) / count, None
 
-            updates, memory = self._optimiser().update(jax.grad(loss)(chosen), parameters.memory)
-            climbed = jax.tree.map(jnp.add, chosen, updates)
+            climbed, memory, _ = descend(self._optimiser(), loss, chosen, parameters.memory)
             return parameters._replace(leaves=parameters.leaves | climbed, memory=memory)
 
         learning = in_step(iteration < pilot_length(self.num_warmup))
@@ -215,6 +217,25 @@ class ParameterMoves(NamedTuple):
 
     def _optimiser(self) -> optax.GradientTransformation:
         return annealed_adam(self.learning_rate, pilot_length(self.num_warmup))
+
+
+@dataclass(frozen=True)
+class Sampler(Method):
+    """A method that moves states and parameters.
+
+    Parameters
+    ----------
+    settings
+        The settings of the method.
+    moves
+        The moves of the parameters.
+    start
+        The states to start from.
+    """
+
+    settings: Any
+    moves: ParameterMoves
+    start: States
 
 
 def rate_for(learning_rate: float, states: States) -> float:

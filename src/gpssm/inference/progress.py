@@ -3,15 +3,14 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.elapsed import seconds_left, ticks
 from gpssm.core.mixing import rhat
 
 if TYPE_CHECKING:
@@ -85,6 +84,29 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     return max(float(rhat(group)) for group in groups)
 
 
+def seconds_left(marks: Sequence[tuple[float, int]], total: int) -> float | None:
+    """Return the time left: the median of the seconds per unit times the units that remain.
+
+    With a median, a step in which the machine slept does not count.
+
+    Parameters
+    ----------
+    marks
+        Moments in order, each with the number of units done: (seconds, units).
+    total
+        Number of all units.
+
+    Returns
+    -------
+    float or None
+        Seconds, or None as long as no unit has been done between two moments.
+    """
+    moments, done = np.asarray(marks, float).reshape(-1, 2).T
+    steps = np.diff(done)
+    rates = np.diff(moments)[steps > 0] / steps[steps > 0]
+    return float(np.median(rates) * (total - done[-1])) if len(rates) else None
+
+
 def check_progress(mode: Any) -> None:
     """Raise unless `mode` is True, False or "plain"."""
     if not isinstance(mode, bool) and not (isinstance(mode, str) and mode == "plain"):
@@ -95,56 +117,32 @@ def check_progress(mode: Any) -> None:
 
 
 @contextmanager
-def reporter(mode: Mode, total: int) -> Iterator[Report]:
-    """Yield a function to call with the status after each chunk.
+def _display(mode: Mode, what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Yield a function `show(line, facts, narrow, **changes)` that shows how work stands.
 
-    Parameters
-    ----------
-    mode
-        True for a bar, "plain" for one line per chunk, False for silence.
-    total
-        Iterations of the whole run.
-
-    Yields
-    ------
-    callable
-        A function of a `Status`.
+    In the mode "plain" it prints the line, if any. A bar shows the facts, in a narrow terminal the
+    narrow ones, and takes the changes of `rich.progress.Progress.update`.
     """
-    check_progress(mode)
     if mode is not True:
-        # The first chunk waits for the compiler, so the time left is estimated from its end on.
-        marks: list[tuple[float, int]] = []
 
-        def report(status: Status) -> None:
-            marks.append((ticks(), status.done))
-            seconds = seconds_left(marks, status.total)
-            estimate = "" if seconds is None else f"  {seconds:.0f} s left"
-            _print(mode, f"{status}{estimate}")
+        def show_line(line: str | None, *facts: str, **changes: Any) -> None:
+            if mode == "plain" and line is not None:
+                print(f"gpssm: {line}", file=sys.stderr, flush=True)
 
-        yield report
+        yield show_line
         return
-    with _bar("compiling", total) as (bar, update):
-        wide = bar.console.width >= WIDE_TERMINAL
+    with _bar(total) as bar:
+        task = bar.add_task(what, total=total, facts="")
+        is_wide = bar.console.width >= WIDE_TERMINAL
 
-        def report_in_bar(status: Status) -> None:
-            figures = str(status).split("  ", 1)[1]
-            if not wide:
-                figures = f"accepted {status.acceptance:.0%}"
-                figures += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
-            update(completed=status.done, description=status.phase, facts=figures)
+        def show(line: str | None, facts: str, narrow: str = "", **changes: Any) -> None:
+            bar.update(task, facts=facts if is_wide else narrow or facts, **changes)
 
-        yield report_in_bar
+        yield show
 
 
-def _print(mode: Mode, text: str) -> None:
-    """Print a line in the mode "plain"."""
-    if mode == "plain":
-        print(f"gpssm: {text}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..., None]]]:
-    """Yield a bar with the columns of this library, and a function that updates it."""
+def _bar(total: int | None) -> "Progress":
+    """Return a bar with the columns of this library."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -164,16 +162,48 @@ def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..
     # baselines, differ too much to reckon the time left from.
     counted = () if total is None else (MofNCompleteColumn(),)
     counted += (TimeRemainingColumn(),) if total is not None and total >= 20 else ()
-    columns = (
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(40 if console.width >= WIDE_TERMINAL else 12),
         TimeElapsedColumn(),
         *counted,
         TextColumn("{task.fields[facts]}"),
+        console=console,
     )
-    with Progress(*columns, console=console, get_time=ticks) as bar:
-        task = bar.add_task(what, total=total, facts="")
-        yield bar, partial(bar.update, task)
+
+
+@contextmanager
+def reporter(mode: Mode, total: int) -> Iterator[Report]:
+    """Yield a function to call with the status after each chunk.
+
+    Parameters
+    ----------
+    mode
+        True for a bar, "plain" for one line per chunk, False for silence.
+    total
+        Iterations of the whole run.
+
+    Yields
+    ------
+    callable
+        A function of a `Status`.
+    """
+    check_progress(mode)
+    # The first chunk waits for the compiler, so the time left is estimated from its end on.
+    marks: list[tuple[float, int]] = []
+    with _display(mode, "compiling", total) as show:
+
+        def report(status: Status) -> None:
+            marks.append((time.monotonic(), status.done))
+            seconds = seconds_left(marks, status.total)
+            estimate = "" if seconds is None else f"  {seconds:.0f} s left"
+            facts = str(status).split("  ", 1)[1]
+            narrow = f"accepted {status.acceptance:.0%}"
+            narrow += "" if np.isnan(status.rhat) else f" R-hat {status.rhat:.2f}"
+            line = f"{status}{estimate}"
+            show(line, facts, narrow, completed=status.done, description=status.phase)
+
+        yield report
 
 
 def tracked(
@@ -204,16 +234,11 @@ def tracked(
         Each item.
     """
     total = len(items) if isinstance(items, Sized) else total
-    if mode is not True:
+    with _display(mode, what, total) as show:
         for number, item in enumerate(items, 1):
+            show(None, name(item))
             yield item
-            _print(mode, f"{what} {number}/{total}, {name(item)}")
-        return
-    with _bar(what, total) as (_, update):
-        for item in items:
-            update(facts=name(item))
-            yield item
-            update(advance=1)
+            show(f"{what} {number}/{total}, {name(item)}", name(item), advance=1)
 
 
 @contextmanager
@@ -232,11 +257,8 @@ def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
     callable
         A function of the text of the next step.
     """
-    if mode is not True:
-        yield lambda text: _print(mode, f"{what}, {text}")
-        return
-    with _bar(what, None) as (_, update):
-        yield lambda text: update(advance=1, facts=text)
+    with _display(mode, what, None) as show:
+        yield lambda text: show(f"{what}, {text}", text, advance=1)
 
 
 @contextmanager

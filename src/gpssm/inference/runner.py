@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import numpy as np
 
 import gpssm
-from gpssm.core.elapsed import ticks
 from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_seed, check_whole, stable_repr
@@ -375,7 +375,7 @@ def run_chains(
             f"starts must be one for all chains, or one for each of {runtime.num_chains}; got "
             f"{len(starts)}."
         )
-    began = ticks()
+    began = monotonic()
     independent = method.draw_independently(
         starts[0].model, series, runtime.num_chains, runtime.seed
     )
@@ -384,7 +384,7 @@ def run_chains(
         first = kept_from or (0,) * len(series)
         states = tuple(path[:, :, begin:] for path, begin in zip(draws.states, first, strict=True))
         warmup = jax.tree.map(lambda leaf: leaf[:, :0], info)
-        return Sample(draws._replace(states=states), info, warmup, 0.0, ticks() - began, ())
+        return Sample(draws._replace(states=states), info, warmup, 0.0, monotonic() - began, ())
     how = (runtime.seed, runtime.num_chains, runtime.batching, runtime.chunk)
     chains = Chains(method, starts, series, *how, kept_from, least_rows)
     checkpoint = None

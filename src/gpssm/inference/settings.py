@@ -14,10 +14,11 @@ parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.text import check_choice, check_whole, is_real
@@ -139,19 +140,15 @@ class MethodSettings:
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:
-        declarations = [
-            vars(cls).get("__dataclass_fields__", {}) for cls in reversed(type(self).__mro__)
-        ]
         # A subclass may give another default, and the check stays.
         checks = {
             name: item.metadata["check"]
-            for declared in declarations
-            for name, item in declared.items()
+            for cls in reversed(type(self).__mro__)
+            for name, item in vars(cls).get("__dataclass_fields__", {}).items()
             if "check" in item.metadata
         }
-        for name in (item.name for item in fields(self)):
-            if name in checks:
-                checks[name](name, getattr(self, name))
+        for name, check in checks.items():
+            check(name, getattr(self, name))
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with values chosen from the scaled series instead of None."""
@@ -209,6 +206,28 @@ class MethodSettings:
         raise TypeError(
             f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
         )
+
+
+def independent_sample(
+    paths: Sequence[Sequence[Float[np.ndarray, "draw _ Dx"]]],
+    weights: Float[np.ndarray, "chain draw Dx M"],
+    log_target: float,
+) -> tuple[Draw, Info]:
+    """Return independent draws and their figures.
+
+    Parameters
+    ----------
+    paths
+        The states of each series, for each chain.
+    weights
+        The weights.
+    log_target
+        The log density of the data, which is the same for all draws.
+    """
+    zeros: Any = np.zeros(weights.shape[:2])
+    states: Any = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
+    info = Info(zeros + log_target, zeros + 1.0, zeros > 0.0, zeros, zeros)
+    return Draw(states, cast(Any, weights), {}), info
 
 
 def pilot_length(num_warmup: int) -> int:

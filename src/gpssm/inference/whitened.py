@@ -9,7 +9,7 @@ settle; nothing adapts afterwards.
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging, noise_moves
-from gpssm.inference.dual_averaging import StepSize
-from gpssm.inference.hmc import LogDensity
+from gpssm.inference import noise_moves
+from gpssm.inference.hmc import LogDensity, StepSize
 from gpssm.inference.noise_moves import ChainState, Phase, Walk
-from gpssm.inference.parameters import ParameterMoves, Parameters
+from gpssm.inference.parameters import Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, pilot_length, whole
-from gpssm.inference.whitening import Coordinates, Whitening, moving, stack, unstack, whiten
+from gpssm.inference.whitening import Coordinates, Whitening, moving, unstack, whiten
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Draw, Info
 from gpssm.starts.build import SLACK
 
 
@@ -145,7 +144,7 @@ class WhitenedTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WhitenedSampler(Method):
+class WhitenedSampler(Sampler):
     """The iterations of a method; a subclass defines `step`.
 
     Parameters
@@ -160,9 +159,6 @@ class WhitenedSampler(Method):
         When the coordinates are refreshed, and the sizes of steps.
     """
 
-    settings: Any
-    moves: ParameterMoves
-    start: States
     schedule: Schedule
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> Carry:
@@ -170,7 +166,7 @@ class WhitenedSampler(Method):
 
         So the program contains the whitening in one place.
         """
-        states = stack(tuple(jnp.asarray(path) for path in self.start))
+        states = jnp.concatenate([jnp.asarray(path) for path in self.start])
         parameters = self.moves.init()
         shapes = jax.eval_shape(lambda: self.whitening(parameters, states, series))
         return Carry(
@@ -179,7 +175,7 @@ class WhitenedSampler(Method):
             parameters=parameters,
             walk=noise_moves.start(self.moves),
             whitening=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
-            step=dual_averaging.start(self.schedule.first_step),
+            step=StepSize.start(self.schedule.first_step),
             mean=states,
             num_averaged=jnp.zeros(()),
             iteration=jnp.asarray(0),
@@ -223,7 +219,7 @@ class WhitenedSampler(Method):
             average = jnp.minimum(jnp.exp(carry.step.log_average), self.schedule.longest_step)
             return carry._replace(
                 whitening=self.whitening(carry.parameters, carry.mean, series),
-                step=dual_averaging.start(average),
+                step=StepSize.start(average),
                 mean=jnp.zeros_like(carry.mean),
                 num_averaged=jnp.zeros(()),
             )
@@ -266,7 +262,7 @@ class WhitenedSampler(Method):
         change = (state.states - carry.mean) / number
         return carry._replace(
             **state._asdict(),
-            step=dual_averaging.update(carry.step, acceptance, aim, adapting),
+            step=carry.step.update(acceptance, aim, adapting),
             mean=carry.mean + jnp.where(adapting, change, 0.0),
             num_averaged=number,
             iteration=carry.iteration + 1,

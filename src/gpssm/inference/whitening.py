@@ -238,11 +238,6 @@ class Whitening(NamedTuple):
         return gram(outputs.T) + jnp.sum(noise[:, None, None] * self.squares, 0)
 
 
-def stack(paths: States) -> Float[Array, "N Dx"]:
-    """Return the states of all series, one after the other."""
-    return jnp.concatenate(paths)
-
-
 def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
     """Return a path for each series again."""
     ends = itertools.accumulate((len(rows) + 1 for rows in series), initial=0)

@@ -85,17 +85,24 @@ def regressors(series: Series, na: int, nb: int, skip: int) -> tuple[np.ndarray,
     return np.hstack([*past, *inputs, np.ones((len(series) - skip, 1))]), series.y[skip:]
 
 
-def products(series: Sequence[Series], na: int, nb: int, skip: int) -> Products:
-    """The inner products over complete rows, after the first `skip` of each series."""
-    pairs = [regressors(item, na, nb, skip) for item in series if len(item) > skip]
-    if not pairs:
-        width, size = series[0].output_dim, na * series[0].output_dim + nb * series[0].input_dim + 1
-        return Products(
-            np.zeros((size, size)), np.zeros((size, width)), np.zeros((width, width)), 0
-        )
+def products(
+    series: Sequence[Series], na: int, nb: int, skip: int, output: int | None = None
+) -> Products:
+    """The inner products over complete rows, after the first `skip` of each series.
+
+    With the number of an output, over the rows at which it is observed; other missing outputs are
+    interpolated.
+    """
+    width, input_dim = series[0].output_dim, series[0].input_dim
+    pairs = [(np.zeros((0, na * width + nb * input_dim + 1)), np.zeros((0, width)))]
+    for item in series:
+        if len(item) > skip:
+            z, y = regressors(item if output is None else interpolated(item), na, nb, skip)
+            present = np.isfinite(z).all(1) & np.isfinite(y).all(1)
+            if output is not None:
+                present = np.isfinite(item.y[skip:, output])
+            pairs.append((z[present], y[present]))
     z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
-    z, y = z[complete], y[complete]
     return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
 
 
@@ -107,27 +114,27 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
     """
     outputs, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, min(max_order, min(len(item) for item in series) // 4))
-    everything = products(series, most, most, most)
-    while most > 1 and everything.rows < ROWS_A_COEFFICIENT * (outputs + input_dim + 1):
+    all_lags = products(series, most, most, most)
+    while most > 1 and all_lags.rows < ROWS_A_COEFFICIENT * (outputs + input_dim + 1):
         most -= 1
-        everything = products(series, most, most, most)
+        all_lags = products(series, most, most, most)
     scores = {}
     for na in range(1, most + 1):
         for nb in range(1, (most if input_dim else 1) + 1):
             inputs = most * outputs + np.arange(nb * input_dim)
-            chosen = np.concatenate([np.arange(na * outputs), inputs, [len(everything.square) - 1]])
-            if everything.rows < ROWS_A_COEFFICIENT * len(chosen):
+            chosen = np.concatenate([np.arange(na * outputs), inputs, [len(all_lags.square) - 1]])
+            if all_lags.rows < ROWS_A_COEFFICIENT * len(chosen):
                 continue
             part = Products(
-                everything.square[np.ix_(chosen, chosen)],
-                everything.cross[chosen],
-                everything.target,
-                everything.rows,
+                all_lags.square[np.ix_(chosen, chosen)],
+                all_lags.cross[chosen],
+                all_lags.target,
+                all_lags.rows,
             )
             variance = np.diagonal(_least_squares(part)[1])
             error = np.sum(np.log(np.maximum(variance, NO_NOISE**2)))
-            cost = len(chosen) * outputs * np.log(everything.rows)
-            scores[na, nb] = everything.rows * error + cost
+            cost = len(chosen) * outputs * np.log(all_lags.rows)
+            scores[na, nb] = all_lags.rows * error + cost
     return min(scores, key=lambda orders: scores[orders], default=(1, 1))
 
 
@@ -220,7 +227,7 @@ def regress_regularised(
     shared = products([interpolated(item) for item in series], na, nb, max(na, nb - 1))
     incomplete = any(np.isnan(item.y).any() for item in series)
     for k in range(width):
-        parts = _products_of_output(series, k, na, nb) if incomplete else shared
+        parts = products(series, na, nb, max(na, nb - 1), k) if incomplete else shared
         rows = max(parts.rows, 1)
         mean, level = parts.square[-1, :-1] / rows, parts.cross[-1, k] / rows
         centred = parts.square[:-1, :-1] - parts.rows * np.outer(mean, mean)
@@ -312,19 +319,6 @@ class Ridge(NamedTuple):
         return mean, max(self.target - self.cross @ mean, NO_NOISE**2 * self.rows) / self.rows
 
 
-def _products_of_output(series: Sequence[Series], output: int, na: int, nb: int) -> Products:
-    """Inner products over the rows at which this output is observed; others are interpolated."""
-    skip = max(na, nb - 1)
-    pairs = []
-    for item in series:
-        if len(item) > skip:
-            z, y = regressors(interpolated(item), na, nb, skip)
-            observed = np.isfinite(item.y[skip:, output])
-            pairs.append((z[observed], y[observed]))
-    z, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-    return Products(z.T @ z, z.T @ y, y.T @ y, len(z))
-
-
 def interpolated(series: Series) -> Series:
     """Linear interpolation over missing outputs; one that is never observed is zero."""
     if not np.isnan(series.y).any():
@@ -346,19 +340,19 @@ def to_state_space(regression: Regression) -> LinearSSM:
     na, width, _ = regression.outputs.shape
     nb, _, input_dim = regression.inputs.shape
     lags, size = na * width, na * width + (nb - 1) * input_dim
-    transition, control = np.zeros((size, size)), np.zeros((size, input_dim))
+    transition, input_map = np.zeros((size, size)), np.zeros((size, input_dim))
     transition[:width] = np.hstack([*regression.outputs, *regression.inputs[1:]])
     transition[width:lags, : lags - width] = np.eye(lags - width)
-    control[:width] = regression.inputs[0]
+    input_map[:width] = regression.inputs[0]
     if nb > 1:
-        control[lags : lags + input_dim] = np.eye(input_dim)
+        input_map[lags : lags + input_dim] = np.eye(input_dim)
         transition[lags + input_dim :, lags : size - input_dim] = np.eye(size - lags - input_dim)
     offset, process_cov = np.zeros(size), np.zeros((size, size))
     offset[:width] = regression.offset
     process_cov[:width, :width] = regression.covariance
     emission = np.eye(width, size)
     return LinearSSM(
-        transition, control, offset, emission, np.zeros(width), process_cov, np.zeros(width)
+        transition, input_map, offset, emission, np.zeros(width), process_cov, np.zeros(width)
     )
 
 
@@ -444,18 +438,16 @@ def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
         dynamics[:, :order], outputs[:, :order], dynamics[:, -width:], covariance
     )
     gain = np.vstack([gain, np.eye(width)])
-    transition, control = (
-        np.zeros((order + width, order + width)),
-        np.empty((order + width, input_dim)),
-    )
+    transition = np.zeros((order + width, order + width))
     transition[:, :order] = np.vstack([dynamics[:, :order], outputs[:, :order]])
-    control[:] = np.vstack(
-        [dynamics[:, order : order + input_dim], outputs[:, order : order + input_dim]]
-    )
+    of_input = slice(order, order + input_dim)
+    input_map = np.vstack([dynamics[:, of_input], outputs[:, of_input]])
     offset = np.concatenate([dynamics[:, order + input_dim], outputs[:, -1]])
     emission = np.eye(width, order + width, order)
     noise = gain @ covariance @ gain.T
-    return LinearSSM(transition, control, offset, emission, np.zeros(width), noise, np.zeros(width))
+    return LinearSSM(
+        transition, input_map, offset, emission, np.zeros(width), noise, np.zeros(width)
+    )
 
 
 def stable_gain(

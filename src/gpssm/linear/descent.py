@@ -20,7 +20,7 @@ since it has many minima. The states must be determined by the inputs.
 A and B have zeros where nothing enters, rows of integrators and delays, and Q is diagonal; C has a
 one for a state that is an output. Subspace identification and its rotations know nothing of this,
 so coefficients are found by descent: the simulation's squared error from many random starts, where
-there are controls, and from the best of them the likelihood. In the end states are shifted and
+there are inputs, and from the best of them the likelihood. In the end states are shifted and
 scaled one by one, which keeps every zero.
 """
 
@@ -37,6 +37,7 @@ import scipy.optimize
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_double_precision, jit, on_host
 from gpssm.data.padding import num_moves, pad
 from gpssm.data.series import Series, as_list
@@ -98,23 +99,21 @@ def minimise(
     return float(result.fun), unravel(jnp.asarray(result.x, flat.dtype))
 
 
-class Stage(NamedTuple):
-    """Series to search through, a number of steps, and which series begin where a record does."""
-
-    series: list[Series]
-    steps: int
-    first: tuple[int, ...]
-
-
-def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
+def stages(
+    series: Series | Sequence[Series], steps: int
+) -> list[tuple[list[Series], int, tuple[int, ...]]]:
     """What to search through: excerpts first, where all rows are many, and then all of them.
 
     The search through all rows has as many steps as cost what those through the excerpts did.
+
+    Returns
+    -------
+    For each stage the series, a number of steps, and which series begin where a record does.
     """
     whole = as_list(series)
     total = sum(len(item) for item in whole)
     if total <= ROWS:
-        return [Stage(whole, steps, tuple(range(len(whole))))]
+        return [(whole, steps, tuple(range(len(whole))))]
     parts, first = [], []
     for item in whole:
         first.append(len(parts))
@@ -123,8 +122,8 @@ def stages(series: Series | Sequence[Series], steps: int) -> list[Stage]:
         begins = np.linspace(0, len(item) - length, max(1, share // length)).astype(int)
         parts += [item[begin : begin + length] for begin in begins]
     return [
-        Stage(parts, steps, tuple(first)),
-        Stage(whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
+        (parts, steps, tuple(first)),
+        (whole, max(1, steps * ROWS // total), tuple(range(len(whole)))),
     ]
 
 
@@ -139,7 +138,7 @@ class Modes(NamedTuple):
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
     real: Float[Array, " 0|1"]  # the odd eigenvalue, RADIUS · tanh(real), if Dx is odd
-    control: Float[Array, "Dx Du"]
+    input_map: Float[Array, "Dx Du"]
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
@@ -152,9 +151,9 @@ class Modes(NamedTuple):
         blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
         return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
 
-    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+    def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u."""
-        return u @ self.control.T
+        return u @ self.input_map.T
 
 
 @in_double_precision
@@ -208,24 +207,22 @@ def fit_from_starts(
         Returns a random model for a key and a number of series, with what `Modes` needs.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
-    few, *after = stages(series, NUM_LBFGS)
-    padded = _padded(few.series)
-    starts = jax.vmap(lambda item: begin(item, len(few.series)))(jax.random.split(key, NUM_STARTS))
+    (excerpts, steps, first), *later_stages = stages(series, NUM_LBFGS)
+    padded = _padded(excerpts)
+    starts = jax.vmap(lambda item: begin(item, len(excerpts)))(jax.random.split(key, NUM_STARTS))
     result, losses = _descend(starts, padded, scale, emission, NUM_STEPS)
     losses = np.asarray(losses)
     best = np.argsort(np.where(np.isfinite(losses), losses, np.inf))[:NUM_BEST]
     candidates = [jax.tree.map(lambda leaf, at=at: leaf[at], result) for at in best]
     polished = [
-        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=few.steps)
+        minimise(_value_and_slope, modes, padded, scale, emission, num_steps=steps)
         for modes in candidates
     ]
     error, modes = min(polished, key=lambda fit: fit[0])
-    for stage in after:
-        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(few.first)])
-        padded = _padded(stage.series)
-        error, modes = minimise(
-            _value_and_slope, modes, padded, scale, emission, num_steps=stage.steps
-        )
+    for records, steps, _ in later_stages:
+        modes = eqx.tree_at(lambda item: item.start, modes, modes.start[np.asarray(first)])
+        padded = _padded(records)
+        error, modes = minimise(_value_and_slope, modes, padded, scale, emission, num_steps=steps)
     states = [
         np.asarray(run)[: len(item) + 1]
         for run, item in zip(_simulations(modes, padded), series, strict=True)
@@ -261,13 +258,13 @@ def simulate(
     modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
 ) -> Float[Array, "T+1 Dx"]:
     """x_{t+1} = A x_t + B u_t from x₀ = start."""
-    transition, pushes = modes.transition(), modes.pushes(u)
+    transition, forcing = modes.transition(), modes.forcing(u)
 
     def move(x: Array, push: Array) -> tuple[Array, Array]:
         following = transition @ x + push
         return following, following
 
-    return jnp.concatenate([start[None], jax.lax.scan(move, start, pushes)[1]])
+    return jnp.concatenate([start[None], jax.lax.scan(move, start, forcing)[1]])
 
 
 @jit
@@ -280,14 +277,16 @@ def _simulations(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
-def _random(key: PRNGKeyArray, num_series: int, state_dim: int, controls: int, width: int) -> Modes:
-    """Slow to fast modes, controls and outputs in any direction."""
+def _random(
+    key: PRNGKeyArray, num_series: int, state_dim: int, input_dim: int, width: int
+) -> Modes:
+    """Slow to fast modes, inputs and outputs in any direction."""
     keys, pairs = jax.random.split(key, 6), state_dim // 2
     return Modes(
         logit=jax.random.uniform(keys[0], (pairs,), minval=0.5, maxval=4.0),
         angle=jax.random.uniform(keys[1], (pairs,), minval=0.0, maxval=0.5 * jnp.pi),
         real=jax.random.uniform(keys[2], (state_dim % 2,), minval=0.5, maxval=2.0),
-        control=0.3 * jax.random.normal(keys[3], (state_dim, controls)),
+        input_map=0.3 * jax.random.normal(keys[3], (state_dim, input_dim)),
         C=0.3 * jax.random.normal(keys[4], (width, state_dim)),
         d=jax.random.normal(keys[5], (width,)),
         start=jnp.zeros((num_series, state_dim)),
@@ -313,10 +312,10 @@ def _descend(
         def step(
             carry: tuple[Modes, optax.OptState], _: None
         ) -> tuple[tuple[Modes, optax.OptState], None]:
-            modes, state = carry
-            slope = jax.grad(loss)(modes, series, scale, emission)
-            updates, state = optimiser.update(slope, state)
-            return (jax.tree.map(jnp.add, modes, updates), state), None
+            modes, state, _ = descend(
+                optimiser, lambda modes: (loss(modes, series, scale, emission), None), *carry
+            )
+            return (modes, state), None
 
         (modes, _), _ = jax.lax.scan(step, (modes, optimiser.init(modes)), None, length=num_steps)
         return modes, loss(modes, series, scale, emission)
@@ -341,14 +340,14 @@ def _normalise(
 ) -> LinearFit:
     """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
     transition, modes = jax.tree.map(np.asarray, (jax.jit(Modes.transition)(modes), modes))
-    everything = np.concatenate(states)
-    mean, covariance = everything.mean(0), np.atleast_2d(np.cov(everything.T))
+    all_states = np.concatenate(states)
+    mean, covariance = all_states.mean(0), np.atleast_2d(np.cov(all_states.T))
     variances, vectors = np.linalg.eigh(covariance)
     spread = np.sqrt(np.maximum(variances, 1e-8 * variances.max()))
     matrix, inverse = (vectors / spread).T, vectors * spread
     parts = (
         matrix @ transition @ inverse,
-        matrix @ modes.control,
+        matrix @ modes.input_map,
         matrix @ (transition @ mean - mean),
         modes.C @ inverse,
         modes.d + modes.C @ mean,
@@ -407,7 +406,7 @@ class WiredModel(eqx.Module):
         """A."""
         return self.rows()[:, : self.wiring.state_dim]
 
-    def pushes(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
+    def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
         """B u + b."""
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]
@@ -529,11 +528,11 @@ def _in_unit_scale(
 ) -> LinearFit:
     """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
 
-    A state that is an output stays as it is, as does one that holds a control, and one that holds
+    A state that is an output stays as it is, as does one that holds an input, and one that holds
     another state has that one's m and s.
     """
-    everything = np.concatenate(states)
-    middle, scale = everything.mean(0), np.sqrt(everything.var(0) + uncertainty)
+    all_states = np.concatenate(states)
+    middle, scale = all_states.mean(0), np.sqrt(all_states.var(0) + uncertainty)
     scale = np.where(scale > 1e-6, scale, 1.0)
     held = dict(wiring.delays)
     fixed = {state for state, _ in wiring.measured}
@@ -543,15 +542,15 @@ def _in_unit_scale(
             source = held[source]
         free = source < wiring.state_dim and source not in fixed
         middle[row], scale[row] = (middle[source], scale[source]) if free else (0.0, 1.0)
-    A, B, b = (np.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    A, B, b = (np.asarray(part) for part in (linear.transition, linear.input_map, linear.offset))
     variance = np.maximum(np.diag(np.asarray(linear.process_cov)) / scale**2, PROCESS_FLOOR)
-    moved = linear._replace(
+    scaled = linear._replace(
         transition=A * scale[None] / scale[:, None],
-        control=B / scale[:, None],
+        input_map=B / scale[:, None],
         offset=(A @ middle + b - middle) / scale,
         C=np.asarray(linear.C) * scale[None],
         d=np.asarray(linear.d) + np.asarray(linear.C) @ middle,
         process_cov=np.diag(np.where(wiring.learned, variance, EXACT_STD**2)),
     )
     paths = [(path - middle) / scale for path in states]
-    return LinearFit.of(LinearSSM(*map(jnp.asarray, moved)), paths, series)
+    return LinearFit.of(LinearSSM(*map(jnp.asarray, scaled)), paths, series)

@@ -156,13 +156,13 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
     of the benchmarks: with 500 steps likelihoods rise, and forecasts get worse.
 
     :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,),
-        for outputs and controls in the units of the series.
+        for outputs and inputs in the units of the series.
     """
     rows = [pad(item) for item in as_list(series)]
     ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)
     if spectral_radius(ssm) > RADIUS:
-        for stage in stages(series, 400):
-            ssm = _fit_stable(ssm, [pad(item) for item in stage.series], stage.steps)
+        for records, steps, _ in stages(series, 400):
+            ssm = _fit_stable(ssm, [pad(item) for item in records], steps)
         ssm = normalise(ssm, rows)
         refined = normalise(run_em(ssm, rows, num_em)[0], rows)
         ssm = refined if spectral_radius(refined) <= RADIUS else ssm
@@ -194,7 +194,7 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
     matrix, inverse = (vectors * signs).T, inverse * signs
     parameters = ssm._replace(
         transition=matrix @ ssm.transition @ inverse,
-        control=matrix @ ssm.control,
+        input_map=matrix @ ssm.input_map,
         offset=matrix @ (ssm.transition @ mean + ssm.offset - mean),
         C=C * signs,
         d=ssm.d + ssm.C @ mean,
@@ -296,7 +296,7 @@ def subspace(
     process_cov[:dim, :dim] = error.T @ error / len(error) + PROCESS_FLOOR * np.eye(dim)
     parameters = LinearSSM(
         transition=np.pad(dynamics[:, :dim], (extra, extra)),
-        control=np.pad(dynamics[:, dim:-1], (extra, (0, 0))),
+        input_map=np.pad(dynamics[:, dim:-1], (extra, (0, 0))),
         offset=np.pad(dynamics[:, -1], extra),
         C=np.pad(emission[:, :-1], ((0, 0), extra)),
         d=emission[:, -1],

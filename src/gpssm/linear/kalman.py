@@ -68,7 +68,7 @@ def stack(models: Sequence[LinearSSM]) -> LinearSSM:
         padded.append(
             LinearSSM(
                 np.pad(item.transition, (more, more)),
-                np.pad(item.control, (more, (0, 0))),
+                np.pad(item.input_map, (more, (0, 0))),
                 np.pad(item.offset, more),
                 np.pad(item.C, ((0, 0), more)),
                 np.asarray(item.d),
@@ -124,7 +124,7 @@ def simulate(
 ) -> Float[np.ndarray, "K O H Dy"]:
     """Outputs without noise from each of these states, under its own inputs."""
     transition = models.transition.mT
-    drift = u @ models.control.mT[:, None] + models.offset[:, None, None]
+    drift = u @ models.input_map.mT[:, None] + models.offset[:, None, None]
     path = np.empty((*drift.shape[:3], states.shape[-1]))
     for step in range(drift.shape[2]):
         states = states @ transition + drift[:, :, step]
@@ -189,16 +189,16 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
 def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
     """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and log densities of innovations."""
     y = np.nan_to_num(series.y) - models.d[:, None]
-    drift = series.u @ models.control.mT + models.offset[:, None]
+    drift = series.u @ models.input_map.mT + models.offset[:, None]
     keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
-    moved = keep @ models.transition[:, None]
+    closed_loop = keep @ models.transition[:, None]
     group = gains.group
     means = np.zeros((len(y), len(series) + 1, models.offset.shape[1]))
     for first, end, number in gains.runs:
-        pushes = (
+        forcing = (
             drift[:, first:end] @ keep[:, number].mT + y[:, first:end] @ gains.gain[:, number].mT
         )
-        means[:, first + 1 : end + 1] = _scan(moved[:, number], pushes, means[:, first])
+        means[:, first + 1 : end + 1] = _scan(closed_loop[:, number], forcing, means[:, first])
     errors = y - (means[:, :-1] @ models.transition.mT + drift) @ models.C.mT
     errors = np.where(np.isnan(series.y), 0.0, errors)
     distance = np.einsum("kti,ktij,ktj->kt", errors, gains.precision[:, group], errors)
@@ -220,17 +220,17 @@ def draw_states(
     models = stack([model])
     gains = find_gains(models, ~np.isnan(series.y))
     means = _filter_means(models, series, gains)[0][0]
-    drift = series.u @ model.control.T + model.offset
+    drift = series.u @ model.input_map.T + model.offset
     normal = rng.standard_normal((count, len(means), means.shape[1]))
     paths = np.empty_like(normal)
-    paths[:, -1] = means[-1] + normal[:, -1] @ _root(gains.after[0, gains.runs[-1][2]]).T
+    paths[:, -1] = means[-1] + normal[:, -1] @ covariance_root(gains.after[0, gains.runs[-1][2]]).T
     for first, end, group in reversed(gains.runs):
         before, predicted = gains.before[0, group], gains.predicted[0, group]
         if np.abs(before).max() <= KNOWN:
             paths[:, first:end] = means[first:end]
             continue
         pull = np.linalg.solve(predicted, model.transition @ before).T
-        root = _root(before - pull @ predicted @ pull.T)
+        root = covariance_root(before - pull @ predicted @ pull.T)
         for row in reversed(range(first, end)):
             ahead = model.transition @ means[row] + drift[row]
             paths[:, row] = (
@@ -239,7 +239,7 @@ def draw_states(
     return paths
 
 
-def _root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
+def covariance_root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
     """A root F of a covariance, F Fᵀ, which may be singular."""
     values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
     return vectors * np.sqrt(np.maximum(values, 0.0))
@@ -247,17 +247,17 @@ def _root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
 
 def _scan(
     matrix: Float[np.ndarray, "K Dx Dx"],
-    pushes: Float[np.ndarray, "K T Dx"],
+    forcing: Float[np.ndarray, "K T Dx"],
     start: Float[np.ndarray, "K Dx"],
 ) -> Float[np.ndarray, "K T Dx"]:
     """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows side by side."""
-    count, rows, size = pushes.shape
+    count, rows, size = forcing.shape
     if rows == 1:
-        return (matrix @ start[:, :, None])[:, :, 0][:, None] + pushes
+        return (matrix @ start[:, :, None])[:, :, 0][:, None] + forcing
     length = int(np.ceil(np.sqrt(rows)))
     blocks = -(-rows // length)
     padded = np.zeros((count, blocks * length, size))
-    padded[:, :rows] = pushes
+    padded[:, :rows] = forcing
     paths = padded.reshape(count, blocks, length, size)
     powers = np.empty((count, length, size, size))
     power = np.broadcast_to(np.eye(size), matrix.shape)

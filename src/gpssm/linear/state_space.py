@@ -32,7 +32,7 @@ NOISE_FLOOR = 1e-2
 # Largest modulus of the eigenvalues of A, chosen by forecasts inside the training halves of the
 # benchmarks.
 RADIUS = 0.999
-RIDGE = 1e-8  # of the regressions, relative to each input: controls may be constant or collinear
+RIDGE = 1e-8  # of the regressions, relative to each regressor: inputs may be constant or collinear
 
 
 class LinearSSM(NamedTuple):
@@ -42,7 +42,7 @@ class LinearSSM(NamedTuple):
     """
 
     transition: Float[Any, "Dx Dx"]
-    control: Float[Any, "Dx Du"]
+    input_map: Float[Any, "Dx Du"]
     offset: Float[Any, " Dx"]
     C: Float[Any, "Dy Dx"]
     d: Float[Any, " Dy"]
@@ -238,7 +238,7 @@ def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Arra
         + leaves * (ssm.transition.T @ to_next)[None]
         + jnp.einsum("ki,nk,kj->nij", ssm.C, weight, ssm.C)
     )
-    drift = rows.moves[:, None] * (rows.u @ ssm.control.T + ssm.offset[None])
+    drift = rows.moves[:, None] * (rows.u @ ssm.input_map.T + ssm.offset[None])
     next_drift = jnp.concatenate([drift[1:], jnp.zeros_like(drift[:1])])
     linear = (
         drift @ process_precision - next_drift @ to_next + (weight * (rows.y - ssm.d[None])) @ ssm.C
@@ -254,7 +254,7 @@ def _smooth(ssm: LinearSSM, rows: Rows) -> SmoothedStates:
 
 def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Float[Array, ""]:
     states = posterior.mean
-    predicted = states[:-1] @ ssm.transition.T + rows.u[1:] @ ssm.control.T + ssm.offset[None]
+    predicted = states[:-1] @ ssm.transition.T + rows.u[1:] @ ssm.input_map.T + ssm.offset[None]
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
     whitened = (states[1:] - predicted) @ whitener.T
     zero, item = jnp.zeros(()), jnp.ones(())
@@ -291,7 +291,7 @@ def _fit_dynamics(
     square = weighted.T @ inputs + jnp.pad(before, (wider, wider))
     product = mean[1:].T @ weighted + jnp.pad(cross, ((0, 0), wider))
     weights = _regress(square, product)
-    transition, control, offset = weights[:, :dim], weights[:, dim:-1], weights[:, -1]
+    transition, input_map, offset = weights[:, :dim], weights[:, dim:-1], weights[:, -1]
     residual = mean[1:] - inputs @ weights.T
     shared = cross @ transition.T
     spread = after - shared - shared.T + transition @ before @ transition.T
@@ -301,7 +301,7 @@ def _fit_dynamics(
     process_cov = (vectors * jnp.maximum(values, PROCESS_FLOOR)[None]) @ vectors.T
     return {
         "transition": transition,
-        "control": control,
+        "input_map": input_map,
         "offset": offset,
         "process_cov": process_cov,
     }

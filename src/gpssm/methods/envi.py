@@ -21,7 +21,7 @@ every update: here they stay apart.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +32,14 @@ from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
-    Rolled,
     StartLaw,
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
-    given,
+    conditional,
 )
 from gpssm.model.likelihoods import Likelihood, observed
 from gpssm.model.model import GPSSM
-
-FIRST_STD = 0.1  # of q(x₀) at the start
-JITTER = 1e-6  # of the covariance of the members, relative: they may be fewer than the states
 
 
 @dataclass(frozen=True)
@@ -72,31 +68,18 @@ class EnVI(VariationalSettings):
         return EnVISampler(self, model, states)
 
 
-class Ensembles(NamedTuple):
-    """The members of G ensembles along the rows, and log p(y_t | y_<t) of each ensemble.
-
-    Parameters
-    ----------
-    updated
-        After each row, before the first one as well.
-    predicted
-        Before the update by each row.
-    log_density
-        Zero where an output is missing.
-    """
-
-    updated: Float[Array, "T+1 G N Dx"]
-    predicted: Float[Array, "T G N Dx"]
-    log_density: Float[Array, "T G"]
+# The members of G ensembles after each row, before the first one as well; before the update by each
+# row; and log p(y_t | y_<t) of each ensemble.
+Ensembles = tuple[Float[Array, "T+1 G N Dx"], Float[Array, "T G N Dx"], Float[Array, "T G"]]
 
 
 class EnVISampler(VariationalSampler):
     """The bound and the draws of `envi`; `paths` are q(x₀) of each series."""
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> StartLaw:
-        """Return q(x₀) around the first states."""
+        """Return q(x₀) around the first states, with a standard deviation of .1."""
         first = jnp.stack([path[0] for path in self.states])
-        return StartLaw(first, jnp.full_like(first, jnp.log(FIRST_STD)))
+        return StartLaw(first, jnp.full_like(first, jnp.log(0.1)))
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -104,7 +87,7 @@ class EnVISampler(VariationalSampler):
         """Return the bound from some draws of the function."""
         weights_key, filter_key = jax.random.split(key)
         weights = q.weights.draw(weights_key, self.settings.num_samples)
-        log_density = self.filter(filter_key, q, weights, series).log_density
+        _, _, log_density = self.filter(filter_key, q, weights, series)
         divergence = jnp.sum(q.paths.divergence()) + q.weights.divergence()
         return jnp.sum(log_density) / self.settings.num_samples - divergence
 
@@ -116,8 +99,8 @@ class EnVISampler(VariationalSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series: that of a smoothed member."""
-        ensembles = self.filter(key, q, v[:, None], series)
-        return self.join(Rolled(smooth(ensembles)[:, :, 0], ensembles.log_density))
+        updated, predicted, _ = self.filter(key, q, v[:, None], series)
+        return self.join(smooth(updated, predicted)[:, :, 0])
 
     def filter(
         self,
@@ -160,7 +143,7 @@ def filter_ensembles(
         Pieces side by side, G a multiple of their number.
     """
     transition = model.transition()
-    function = given(jnp.repeat(weights, start.shape[1], 1))
+    function = conditional(jnp.repeat(weights, start.shape[1], 1))
     process_key, output_key = jax.random.split(key)
     rows = batch.y.shape[0]
     y, u = (jnp.repeat(part, len(start) // part.shape[1], 1) for part in (batch.y, batch.u))
@@ -171,17 +154,18 @@ def filter_ensembles(
 
     # Its intermediate results are computed again for the gradient: kept, they are megabytes a row.
     @jax.checkpoint
-    def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, Ensembles]:
+    def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         y, u, noise, output_noise = row
-        control = jnp.repeat(u.astype(x.dtype), x.shape[1], 0)
-        f = function(transition(x.reshape(-1, x.shape[2]), control))
-        std = jnp.sqrt(f.variance + model.process_variance[None])
-        predicted = f.mean.reshape(x.shape) + std.reshape(x.shape) * noise
+        inputs = jnp.repeat(u.astype(x.dtype), x.shape[1], 0)
+        mean, variance = function(transition(x.reshape(-1, x.shape[2]), inputs))
+        std = jnp.sqrt(variance + model.process_variance[None])
+        predicted = mean.reshape(x.shape) + std.reshape(x.shape) * noise
         updated, log_density = update(model.likelihood, predicted, y.astype(x.dtype), output_noise)
-        return updated, Ensembles(updated, predicted, log_density)
+        return updated, (updated, predicted, log_density)
 
-    _, along = jax.lax.scan(move, start, (y, u, noises, output_noises))
-    return along._replace(updated=jnp.concatenate([start[None], along.updated]))
+    along = (y, u, noises, output_noises)
+    _, (updated, predicted, log_density) = jax.lax.scan(move, start, along)
+    return jnp.concatenate([start[None], updated]), predicted, log_density
 
 
 def update(
@@ -228,8 +212,10 @@ def update(
     return joint[:, :, : x.shape[2]], total
 
 
-def smooth(ensembles: Ensembles) -> Float[Array, "T+1 G N Dx"]:
-    """Return the members given all rows.
+def smooth(
+    updated: Float[Array, "T+1 G N Dx"], predicted: Float[Array, "T G N Dx"]
+) -> Float[Array, "T+1 G N Dx"]:
+    """Return the members given all rows, from those after each row and before it.
 
     x_t⁽ⁿ⁾ += Cov(x_t, x⁻_{t+1}) Cov(x⁻_{t+1})⁻¹ (x_{t+1}⁽ⁿ⁾ − x⁻_{t+1}⁽ⁿ⁾), from the last row on.
     """
@@ -239,13 +225,13 @@ def smooth(ensembles: Ensembles) -> Float[Array, "T+1 G N Dx"]:
     ) -> tuple[Array, Float[Array, "G N Dx"]]:
         updated, predicted = row
         deviation = predicted - jnp.mean(predicted, 1, keepdims=True)
-        root = inverse_root(jnp.matmul(deviation.mT, deviation), JITTER)
+        # Members may be fewer than the states.
+        root = inverse_root(jnp.matmul(deviation.mT, deviation), jitter=1e-6)
         change = jnp.matmul(jnp.matmul(following - predicted, root.mT), root)
         cross = jnp.matmul(deviation.mT, updated)
         smoothed = updated + jnp.matmul(change, cross)
         return smoothed, smoothed
 
-    last = ensembles.updated[-1]
-    rows = (ensembles.updated[:-1], ensembles.predicted)
-    _, smoothed = jax.lax.scan(back, last, rows, reverse=True)
-    return jnp.concatenate([smoothed, last[None]])
+    rows = (updated[:-1], predicted)
+    _, smoothed = jax.lax.scan(back, updated[-1], rows, reverse=True)
+    return jnp.concatenate([smoothed, updated[-1:]])

@@ -8,7 +8,7 @@ move given the states after each iteration, and the weights are drawn anew with 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.loops import choose
 from gpssm.core.text import check_installed
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging
-from gpssm.inference.dual_averaging import StepSize
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
 from gpssm.inference.settings import MethodSettings, States, choice, share, whole
 from gpssm.inference.whitened import slack_of
@@ -46,6 +45,11 @@ class FFVDNUTS(MethodSettings):
     max_tree_depth: int = whole(10)
     target_acceptance: float = share(0.8)
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether the weights are integrated out."""
+        return self.target == "collapsed"
+
     def slack(self, rows: int) -> float:
         """Return that of `ffvd`, which it is to check: their model is the same."""
         return slack_of(rows)
@@ -54,7 +58,7 @@ class FFVDNUTS(MethodSettings):
         """Return the sampler for a model, started at these states and weights given them."""
         check_installed("the method ffvd-nuts", "blackjax", "nuts")
         moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
-        return NUTSSampler(self, moves, states, self.target == "collapsed", moves_leaves=False)
+        return NUTSSampler(self, moves, states)
 
 
 class NUTSCarry(NamedTuple):
@@ -73,6 +77,8 @@ class NUTSCarry(NamedTuple):
 class NUTSSampler(LatentSampler):
     """The iterations of `ffvd-nuts`. blackjax is imported in them: other methods do without it."""
 
+    moves_leaves: ClassVar[bool] = False
+
     def init(self, key: PRNGKeyArray, series: list[Series]) -> NUTSCarry:
         """Return the carry at the start."""
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
@@ -81,9 +87,7 @@ class NUTSSampler(LatentSampler):
         position = self.pack(key, parameters, self.start, series)
         start_metric, *_ = mass_matrix_adaptation(is_diagonal_matrix=True)
         metric = start_metric(position.shape[0])
-        return NUTSCarry(
-            position, dual_averaging.start(0.1), metric, parameters, jnp.zeros((), int)
-        )
+        return NUTSCarry(position, StepSize.start(0.1), metric, parameters, jnp.zeros((), int))
 
     def step(
         self, key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]
@@ -113,7 +117,7 @@ class NUTSSampler(LatentSampler):
         position = point.position
         parameters = carry.parameters
         if parameters.leaves:
-            states = self.unpack(position).states
+            states, _, _ = self.unpack(position)
             parameters = self.moves.update(
                 parameter_key, parameters, states, carry.iteration, series
             )
@@ -139,13 +143,12 @@ class NUTSSampler(LatentSampler):
         # The last row is for all that comes after the warm-up.
         schedule = jnp.asarray([*build_schedule(num_warmup), (0, False)], int).astype(bool)
         learns_metric, ends_window = schedule[jnp.minimum(carry.iteration, num_warmup)]
-        step = dual_averaging.update(
-            carry.step_size,
+        step = carry.step_size.update(
             acceptance,
             self.settings.target_acceptance,
             carry.iteration < num_warmup,
         )
         _, update_metric, end_metric = mass_matrix_adaptation(is_diagonal_matrix=True)
         metric = choose(learns_metric, update_metric(carry.metric, position), carry.metric)
-        step = choose(ends_window, dual_averaging.start(jnp.exp(step.log_average)), step)
+        step = choose(ends_window, StepSize.start(jnp.exp(step.log_average)), step)
         return step, choose(ends_window, end_metric(metric), metric)

@@ -50,6 +50,7 @@ from gpssm.methods.particle_gibbs import (
     scaled_statistics,
 )
 from gpssm.model.model import GPSSM, Transition
+from gpssm.model.target import output_potential
 from gpssm.model.types import FeynmanKac
 
 
@@ -276,7 +277,9 @@ def sweep(
     Particle 0 is held on the present path and draws new ancestors.
     """
     start_key, inputs_key, end_key = jax.random.split(key, 3)
-    transition, u = model.transition(), jnp.asarray(series.u, path.dtype)
+    transition = model.transition()
+    u = jnp.asarray(series.u, path.dtype)
+    log_output = output_potential(model, series)
     later = jax.tree.map(lambda part: jnp.roll(part, -1, 0), _look(model, transition, path[:-1], u))
     # After the last transition there is no other: a look without gain says nothing.
     future, values = later._replace(gain=later.gain.at[-1].set(0.0)), jnp.roll(path[1:], -1, 0)
@@ -292,7 +295,9 @@ def sweep(
         look = _look(model, transition, x, jnp.broadcast_to(u[time][None], (count, u.shape[1])))
         outlook = look_ahead(lineage, look)
         expected, informed = outlook
-        law = guide(model, _form(model, series, expected), series)
+        # One step of the particles, from what each of them expects of it.
+        form = FeynmanKac(lambda t, x: (expected.mean, expected.variance), log_output)
+        law = guide(model, form, series)
         proposal = law.propose(time, x)
         # w_t^i p(x'_{t+1:T} | x₀:t^i)
         log_ancestor = log_weight + lineage.log_future + informed.log_prob(held[None])
@@ -343,19 +348,3 @@ def _look(
     step = transition(x, u)
     spread = jnp.maximum(step.residual.T, 0.0) + model.process_variance[None]
     return Look(step.mean, jnp.moveaxis(step.gain, 0, 1), spread)
-
-
-def _form(model: GPSSM, series: Series, expected: Prediction) -> FeynmanKac:
-    """One step of the particles, from what each of them expects: its predictive, and the potential
-    p(y_t | x').
-    """
-    y = jnp.asarray(series.y, expected.mean.dtype)
-
-    def log_potential(
-        t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
-    ) -> Float[Array, " N"]:
-        return model.likelihood.log_prob(
-            following, jnp.broadcast_to(y[t][None], (x.shape[0], y.shape[1]))
-        )
-
-    return FeynmanKac(lambda t, x: (expected.mean, expected.variance), log_potential)

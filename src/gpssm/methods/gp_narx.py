@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample
 from gpssm.linear import kalman
 from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
 from gpssm.linear.council import HORIZON
@@ -145,8 +145,7 @@ class GPNARX(MethodSettings):
         z, error = residuals(regression.linear, series)
         posterior = weights_posterior(regression, z, error)
         linear = with_little_noise(regression.linear)
-        shape = (num_chains, self.num_draws)
-        weights = np.zeros((*shape, model.state_dim, model.basis.size))
+        weights = np.zeros((num_chains, self.num_draws, model.state_dim, model.basis.size))
         paths = []
         for chain in range(num_chains):
             rng = np.random.default_rng([seed, chain])
@@ -160,10 +159,7 @@ class GPNARX(MethodSettings):
                     for path, item in zip(drawn_paths, series, strict=True)
                 ]
             )
-        zeros: Any = np.zeros(shape)
-        info = Info(zeros + posterior.log_bound, zeros + 1.0, zeros > 0.0, zeros, zeros)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        return Draw(cast(Any, states), cast(Any, weights), {}), info
+        return independent_sample(paths, weights, posterior.log_bound)
 
 
 class LagRegression(NamedTuple):
@@ -344,12 +340,12 @@ def simulate_end(
 def linear_part(linear: LinearSSM, z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dy"]:
     """m(z)."""
     width = len(linear.d)
-    return z @ np.hstack([linear.transition, linear.control])[:width].T + linear.offset[:width]
+    return z @ np.hstack([linear.transition, linear.input_map])[:width].T + linear.offset[:width]
 
 
 def shift_sources(linear: LinearSSM) -> Int[np.ndarray, " Dx-Dy"]:
     """The entry of z that each state after the first Dy holds."""
-    return np.hstack([linear.transition, linear.control])[len(linear.d) :].argmax(1)
+    return np.hstack([linear.transition, linear.input_map])[len(linear.d) :].argmax(1)
 
 
 def registers(linear: LinearSSM, series: Series) -> Float[np.ndarray, "T+1 Dx"]:
@@ -382,13 +378,13 @@ def with_little_noise(linear: LinearSSM) -> LinearSSM:
 def as_model(regression: LagRegression) -> GPSSM:
     """The GPSSM whose states are the shift register."""
     linear, hyper = regression.linear, regression.hyper
-    width, (state_dim, input_dim) = len(linear.d), linear.control.shape
+    width, (state_dim, input_dim) = len(linear.d), linear.input_map.shape
     scales = np.ones((state_dim, state_dim + input_dim + 1))
     scales[:width] = regression.slack[:, None]
     mask = tuple((row < width,) * (state_dim + input_dim) for row in range(state_dim))
     std = np.full(state_dim, EXACT)
     std[:width] = np.exp(0.5 * hyper[:, -1])
-    arrays = (jnp.asarray(part) for part in (linear.transition, linear.control, linear.offset))
+    arrays = (jnp.asarray(part) for part in (linear.transition, linear.input_map, linear.offset))
     return GPSSM.create(
         Leading(
             SquaredExponential(jnp.asarray(hyper[:, 0]), jnp.asarray(hyper[:, 1:-1])), state_dim
@@ -420,9 +416,9 @@ def as_regression(model: GPSSM) -> LagRegression:
         raise TypeError("The model of `gp-narx` is the one that it has made.")
     width = len(likelihood.d)
     variance = np.asarray(model.process_variance)
-    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
-    transition, control, offset, C, d = (np.asarray(part) for part in parts)
-    linear = LinearSSM(transition, control, offset, C, d, np.diag(variance), np.zeros(width))
+    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
+    transition, input_map, offset, C, d = (np.asarray(part) for part in parts)
+    linear = LinearSSM(transition, input_map, offset, C, d, np.diag(variance), np.zeros(width))
     hyper = np.column_stack(
         [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
     )

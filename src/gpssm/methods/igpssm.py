@@ -30,15 +30,12 @@ from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, whole
 from gpssm.methods.variational import (
     Batch,
-    Rolled,
     StartLaw,
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
     WeightLaw,
-    cut,
     divergence_given_function,
-    join,
     marginal,
     path_bound,
     readable,
@@ -67,22 +64,11 @@ class IGPSSM(VariationalSettings):
 
     def build(self, model: GPSSM, states: States) -> "IGPSSMSampler":
         """Return the method for a model; q(x) starts around these states."""
-        return IGPSSMSampler(self, model, states, pad(states))
+        return IGPSSMSampler(self, model, states)
 
 
-@dataclass(frozen=True)
 class IGPSSMSampler(VariationalSampler):
-    """The bound and the draws of `igpssm`; `paths` are the recognition net.
-
-    Parameters
-    ----------
-    settings, model, states
-        As of `VariationalSampler`.
-    around
-        The states side by side.
-    """
-
-    around: Float[Array, "W+1 P Dx"]
+    """The bound and the draws of `igpssm`; `paths` are the recognition net."""
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recogniser":
         """Return a net that leaves q(x) around the states at the start."""
@@ -91,7 +77,7 @@ class IGPSSMSampler(VariationalSampler):
 
     def law(self, q: VariationalPosterior, batch: Batch) -> "ChainLaw":
         """Return q(x)."""
-        return q.paths(readable(q.model, batch), batch.inside, self.around)
+        return q.paths(readable(q.model, batch), batch.inside, pad(self.states))
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -109,8 +95,7 @@ class IGPSSMSampler(VariationalSampler):
         series: list[Series],
     ) -> States:
         """Return a path of the chain, which does not depend on the weights."""
-        law = self.law(q, self.batch(series))
-        return join(draw_chain(key, law, 1), cut(self.lengths, None), self.lengths)
+        return self.join(draw_chain(key, self.law(q, self.batch(series)), 1))
 
 
 class ChainLaw(NamedTuple):
@@ -149,13 +134,13 @@ def chain_bound(
     """An unbiased estimate of the ELBO from `count` paths of each series."""
     states, (slope, offset, std) = draw_chain(key, law, count), law.repeat(count)
     x, u = states[:-1], jnp.repeat(batch.u.astype(states.dtype), count, 1)
-    mean = slope * x + offset
-    f = marginal(weights)(model.transition()(_rows(x), _rows(u)))
+    mean, variance = marginal(weights)(model.transition()(_rows(x), _rows(u)))
+    gap = _rows(slope * x + offset) - mean
     terms = divergence_given_function(
-        _rows(mean) - f.mean, 0.0, _rows(std**2), f.variance, model.process_variance[None]
+        gap, 0.0, _rows(std**2), variance, model.process_variance[None]
     )
-    rolled = Rolled(states, jnp.sum(terms, -1).reshape(x.shape[:2]))
-    return path_bound(model, rolled, law.start, batch) - weights.divergence()
+    divergence = jnp.sum(terms, -1).reshape(x.shape[:2])
+    return path_bound(model, states, divergence, law.start, batch) - weights.divergence()
 
 
 class Recogniser(eqx.Module):

@@ -17,7 +17,7 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxtyping import PRNGKeyArray
 
 from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, whole
+from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample, whole
 from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
@@ -98,13 +98,9 @@ class Baseline(MethodSettings):
             [kalman.draw_states(linear, experiment, self.num_draws, rng) for experiment in series]
             for rng in generators
         ]
-        shape = (num_chains, self.num_draws)
+        weights = np.zeros((num_chains, self.num_draws, model.state_dim, model.basis.size))
         log_density = kalman.log_density(kalman.stack([linear]), series)[0]
-        zeros: Any = np.zeros(shape)
-        info = Info(zeros + log_density, zeros + 1.0, zeros > 0.0, zeros, zeros)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        weights = zeros[..., None, None] * np.zeros((model.state_dim, model.basis.size))
-        return Draw(cast(Any, states), weights, {}), info
+        return independent_sample(paths, weights, log_density)
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,6 @@ class LGSSM(Baseline):
         return innovations_form(components, self.order)
 
 
-@dataclass(frozen=True)
 class Last(Baseline):
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
@@ -203,7 +198,6 @@ class Last(Baseline):
         return fit_last(series)
 
 
-@dataclass(frozen=True)
 class Average(Baseline):
     """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
 
@@ -222,7 +216,7 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
         variances, vectors = np.diagonal(linear.process_cov), np.eye(len(variances))
     return LinearSSM(
         vectors.T @ linear.transition @ vectors,
-        vectors.T @ linear.control,
+        vectors.T @ linear.input_map,
         vectors.T @ linear.offset,
         linear.C @ vectors,
         linear.d,
@@ -234,13 +228,13 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 def as_model(linear: LinearSSM) -> GPSSM:
     """The GPSSM whose mean function is the linear transition, for weights that are zero."""
     std = np.sqrt(np.diagonal(linear.process_cov))
-    state_dim, input_dim = linear.control.shape
+    state_dim, input_dim = linear.input_map.shape
     dim = state_dim + input_dim
     linear = jax.tree.map(jnp.asarray, linear)
     return GPSSM.create(
         make_kernel("linear", state_dim, dim, jnp.ones(state_dim), 1.0),
         LinearFeatures.build(state_dim, dim, 1.0),
-        LinearMap(linear.transition, linear.control, linear.offset),
+        LinearMap(linear.transition, linear.input_map, linear.offset),
         Gaussian.build(linear.C, linear.d, linear.noise_std),
         jnp.asarray(std),
     )
@@ -253,7 +247,7 @@ def as_linear(model: GPSSM) -> LinearSSM:
         raise TypeError("A baseline's model has a linear mean and a Gaussian likelihood.")
     linear = LinearSSM(
         mean.transition,
-        mean.control,
+        mean.input_map,
         mean.offset,
         likelihood.C,
         likelihood.d,

@@ -17,15 +17,14 @@ replaced by what the network expected.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import log_normal
-from gpssm.core.loops import choose
+from gpssm.core.loops import choose, descend
 from gpssm.core.runtime import jit
 from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, MethodSettings, States, whole
@@ -224,21 +223,20 @@ def train(
         return jnp.mean(trained), held_out
 
     def epoch(before: Training) -> Training:
-        gradient, held_out = jax.grad(loss, has_aux=True)(before.network)
+        moved, memory, held_out = descend(adam, loss, before.network, before.adam)
         better = jnp.mean(held_out) < jnp.mean(before.variance)
         best, variance = choose(better, (before.network, held_out), (before.best, before.variance))
-        updates, state = adam.update(gradient, before.adam)
-        moved = eqx.apply_updates(before.network, updates)
         latest = jnp.where(better, before.epochs, before.latest)
-        return Training(moved, state, best, variance, before.epochs + 1, latest)
-
-    def goes_on(before: Training) -> Bool[Array, ""]:
-        return (before.epochs < max_epochs) & (before.epochs - before.latest <= patience)
+        return Training(moved, memory, best, variance, before.epochs + 1, latest)
 
     zero = jnp.zeros((), int)
     worst = jnp.full(network.offset.shape, jnp.inf)
     begin = Training(network, adam.init(network), network, worst, zero, zero)
-    return jax.lax.while_loop(goes_on, epoch, begin)
+    return jax.lax.while_loop(
+        lambda state: (state.epochs < max_epochs) & (state.epochs - state.latest <= patience),
+        epoch,
+        begin,
+    )
 
 
 def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:

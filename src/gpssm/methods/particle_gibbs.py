@@ -22,7 +22,7 @@ import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import gram
 from gpssm.data.series import Series
 from gpssm.inference import csmc
-from gpssm.inference.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, choice, whole
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.likelihoods import Gaussian, observed
@@ -44,7 +44,7 @@ from gpssm.model.target import (
     sum_over_time,
     weights_given,
 )
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,8 @@ class GibbsCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-@dataclass(frozen=True)
-class GibbsSampler(Method):
-    """States and parameters in turn; a subclass defines `move_states`.
-
-    Parameters
-    ----------
-    settings
-        The settings of the method.
-    moves
-        The moves of the parameters.
-    start
-        The states to start from.
-    """
-
-    settings: Any
-    moves: ParameterMoves
-    start: States
+class GibbsSampler(Sampler):
+    """States and parameters in turn; a subclass defines `move_states`."""
 
     @abc.abstractmethod
     def move_states(

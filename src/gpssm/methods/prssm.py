@@ -34,8 +34,8 @@ from gpssm.methods.variational import (
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
+    conditional,
     cut,
-    given,
     join,
     marginal,
     path_bound,
@@ -103,8 +103,8 @@ class PRSSMSampler(VariationalSampler):
         batch = take(series, every, chosen)
         law = q.paths(recognisable(q.model, batch))
         first = law.draw(start_key, self.settings.num_samples)
-        rolled = roll(path_key, q.model, marginal(q.weights), follow_prior, first, batch.u)
-        return path_bound(q.model, rolled, law, batch) - q.weights.divergence()
+        paths = roll(path_key, q.model, marginal(q.weights), follow_prior, first, batch.u)
+        return path_bound(q.model, *paths, law, batch) - q.weights.divergence()
 
     def draw_states(
         self,
@@ -118,15 +118,18 @@ class PRSSMSampler(VariationalSampler):
         parts = cut(self.lengths, self.settings.window)
         batch = take(series, parts)
         first = q.paths(recognisable(q.model, batch)).draw(start_key, 1)
-        rolled = roll(path_key, q.model, given(v[:, None, :]), follow_prior, first, batch.u)
-        return join(rolled.states, parts, self.lengths)
+        states, _ = roll(
+            path_key, q.model, conditional(v[:, None, :]), follow_prior, first, batch.u
+        )
+        return join(states, parts, self.lengths)
 
 
 def follow_prior(
-    _: None, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
+    parameters: None, f: FunctionMoments, variance: Float[Array, "1 Dx"]
 ) -> Conditional:
     """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
-    return f.mean, f.variance + variance, jnp.zeros_like(f.mean)
+    mean, spread = f
+    return mean, spread + variance, jnp.zeros_like(mean)
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:

@@ -23,18 +23,24 @@ filter with points of quadrature in place of the linearisation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jaxtyping import Float, PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import (
+    Assumptions,
+    MethodSettings,
+    independent_sample,
+    share,
+    whole,
+)
 from gpssm.linear.arx import NO_NOISE
 from gpssm.linear.fit import linear_fit
+from gpssm.linear.kalman import covariance_root
 from gpssm.linear.state_space import LinearFit, LinearSSM
 from gpssm.methods.sparse_regression import choose_points, maximise, with_constant
 from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked
@@ -47,11 +53,6 @@ from gpssm.starts.build import SLACK, Start
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
-
-MIDDLE, SPREAD = 1.0, 1.5  # of the prior of log ℓ, less half the logarithm of the dimension
-VARIANCE_SPREAD = 3.0  # of that of log k(z, z)
-FACTOR_SPREAD = 1.0  # of the logarithms of the four factors, around zero
-FIRST_STEP = 0.5  # of the search for them
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,8 @@ class RecursiveGPSSM(MethodSettings):
 
     num_warmup: int = 0
     num_draws: int = 25
-    novelty: float = 0.05
-    num_passes: int = 40
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("num_passes", self.num_passes, 0)
-        if not 0 < self.novelty < 1:
-            raise ValueError(f"novelty must be between 0 and 1, got {self.novelty!r}.")
+    novelty: float = share(0.05)
+    num_passes: int = whole(40, least=0)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """The model with hyper-parameters and inducing points, and the states of a linear fit."""
@@ -103,7 +98,7 @@ class RecursiveGPSSM(MethodSettings):
             dynamics = choose_factors(
                 dynamics, series, spec.num_inducing, self.novelty, self.num_passes
             )
-        points = run(dynamics, series, room_for(dynamics, spec.num_inducing), self.novelty).points
+        _, points, _ = run(dynamics, series, room_for(dynamics, spec.num_inducing), self.novelty)
         return Start(as_model(dynamics, points), linear.states)
 
     def adopt(self, model: GPSSM) -> GPSSM:
@@ -116,12 +111,9 @@ class RecursiveGPSSM(MethodSettings):
         """Draws of the weights from the last row's law, and of the states given these."""
         dynamics, locations = as_dynamics(model)
         points = PointSet.of(dynamics, locations, len(locations))
-        end = run(dynamics, series, points)
-        mean = end.belief.mean[dynamics.state_dim :]
-        values, vectors = np.linalg.eigh(
-            end.belief.covariance[dynamics.state_dim :, dynamics.state_dim :]
-        )
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        belief, _, log_density = run(dynamics, series, points)
+        mean = belief.mean[dynamics.state_dim :]
+        root = covariance_root(belief.covariance[dynamics.state_dim :, dynamics.state_dim :])
         shape = (num_chains, self.num_draws, dynamics.state_dim, model.basis.size)
         weights, paths = np.empty(shape), []
         for chain in range(num_chains):
@@ -131,10 +123,7 @@ class RecursiveGPSSM(MethodSettings):
             paths.append(
                 [draw_states(dynamics, points, weights[chain], item, rng) for item in series]
             )
-        zeros: Any = np.zeros(shape[:2])
-        info = Info(zeros + end.log_density, zeros + 1.0, zeros > 0.0, zeros, zeros)
-        states = tuple(np.stack(chains) for chains in zip(*paths, strict=True))
-        return Draw(cast(Any, states), cast(Any, weights), {}), info
+        return independent_sample(paths, weights, log_density)
 
 
 class Dynamics(NamedTuple):
@@ -159,7 +148,7 @@ class Dynamics(NamedTuple):
 
     def mean(self, z: Float[np.ndarray, "*S Dz"]) -> Float[np.ndarray, "*S Dx"]:
         """m(z)."""
-        return z @ np.hstack([self.linear.transition, self.linear.control]).T + self.linear.offset
+        return z @ np.hstack([self.linear.transition, self.linear.input_map]).T + self.linear.offset
 
 
 class Gain(NamedTuple):
@@ -250,14 +239,6 @@ class Belief(NamedTuple):
     covariance: Float[np.ndarray, "n n"]
 
 
-class Pass(NamedTuple):
-    """What a pass over the data ends with."""
-
-    belief: Belief
-    points: PointSet
-    log_density: float  # Σ log p(y_t | y_<t)
-
-
 def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
     """The linear fit, and the kernel that explains best what it misses along its states.
 
@@ -269,9 +250,9 @@ def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
     dynamics = Dynamics(model, np.zeros((linear.state_dim, z.shape[1] + 1)), SLACK)
     error = following - dynamics.mean(z)
     variance = np.maximum(np.mean(error**2, 0), NO_NOISE**2)
-    lengthscales = np.full((len(variance), z.shape[1]), MIDDLE + 0.5 * np.log(z.shape[1]))
+    lengthscales = np.full((len(variance), z.shape[1]), 1.0 + 0.5 * np.log(z.shape[1]))
     middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    spread = np.array([VARIANCE_SPREAD, *np.full(z.shape[1], SPREAD), np.inf])
+    spread = np.array([3.0, *np.full(z.shape[1], 1.5), np.inf])
     points = choose_points(middle, z, num_points)
     features = SLACK * with_constant(z)
     hyper = np.stack(
@@ -293,6 +274,8 @@ def choose_factors(
 ) -> Dynamics:
     """The dynamics times four factors, under which the next outputs are expected best.
 
+    Their logarithms have the prior N(0, I).
+
     Parameters
     ----------
     dynamics
@@ -309,14 +292,15 @@ def choose_factors(
 
     def loss(logarithms: np.ndarray) -> float:
         scaled = with_factors(dynamics, logarithms)
-        density = run(scaled, series, room_for(scaled, budget), novelty).log_density
-        penalty = 0.5 * np.sum((logarithms / FACTOR_SPREAD) ** 2)
-        return penalty - density if np.isfinite(density) else np.inf
+        _, _, log_density = run(scaled, series, room_for(scaled, budget), novelty)
+        if not np.isfinite(log_density):
+            return np.inf
+        return 0.5 * np.sum(logarithms**2) - log_density
 
     if num_passes == 0:
         return dynamics
     start = np.zeros(4)
-    corners = np.vstack([start, FIRST_STEP * np.eye(4)])
+    corners = np.vstack([start, 0.5 * np.eye(4)])
     options = {"maxfev": num_passes, "initial_simplex": corners}
     best = scipy.optimize.minimize(loss, start, method="Nelder-Mead", options=options)
     return with_factors(dynamics, best.x)
@@ -345,7 +329,7 @@ def room_for(dynamics: Dynamics, budget: int) -> PointSet:
 
 def run(
     dynamics: Dynamics, series: Sequence[Series], points: PointSet, novelty: float | None = None
-) -> Pass:
+) -> tuple[Belief, PointSet, float]:
     """One pass over all rows: the state starts anew, x₀ ~ N(0, I), with each series.
 
     Parameters
@@ -358,6 +342,13 @@ def run(
         The first inducing points.
     novelty
         Share of the prior variance that must be open for a new one; None for no new points.
+
+    Returns
+    -------
+    belief, points
+        After the last row.
+    log_density : float
+        Σ log p(y_t | y_<t).
     """
     width = dynamics.state_dim
     size = width * (1 + len(points.locations) + dynamics.hyper.shape[1])
@@ -368,7 +359,7 @@ def run(
         for u, y in zip(item.u, item.y, strict=True):
             belief, points, log_density = advance(dynamics, belief, points, u, y, novelty)
             total += log_density
-    return Pass(belief, points, total)
+    return belief, points, total
 
 
 def advance(
@@ -532,7 +523,7 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
                 LinearFeatures.build(width, columns - 1, dynamics.slack),
             )
         ),
-        LinearMap(*map(jnp.asarray, (linear.transition, linear.control, linear.offset))),
+        LinearMap(*map(jnp.asarray, (linear.transition, linear.input_map, linear.offset))),
         Gaussian.build(*map(jnp.asarray, (linear.C, linear.d, linear.noise_std))),
         jnp.asarray(np.sqrt(dynamics.process_variance)),
     )
@@ -550,7 +541,7 @@ def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
         and isinstance(likelihood, Gaussian)
     ):
         raise TypeError("The model of `rgpssm` is the one that it has made.")
-    parts = (mean.transition, mean.control, mean.offset, likelihood.C, likelihood.d)
+    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
     noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
     linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))
     hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])

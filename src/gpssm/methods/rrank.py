@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root
 from gpssm.data.series import Series
-from gpssm.inference import dual_averaging
+from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import GibbsSampler, ParticleSettings, sweep_states
@@ -33,7 +33,7 @@ from gpssm.model.conditionals import conjugate_prior, draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Prior
 from gpssm.model.target import feynman_kac, log_boundary, transition_statistics
-from gpssm.model.types import GaussianWeights, NoiseConditional
+from gpssm.model.types import GaussianWeights
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
@@ -104,29 +104,14 @@ class ReducedRankSampler(GibbsSampler):
 class CollapsedRegression(NamedTuple):
     """What the states say of one row of weights and its noise, P = Q°I + AᵀA:
 
-    v | x, Q ~ N(mean, Q P⁻¹),   r | Q ~ N(0, Q (I + AAᵀ/Q°)), with `rest` = rᵀ(I + AAᵀ/Q°)⁻¹r.
+    v | x, Q ~ N(mean, Q P⁻¹),   r | Q ~ N(0, Q (I + AAᵀ/Q°)), with
+    `residual` = rᵀ(I + AAᵀ/Q°)⁻¹r.
     """
 
     mean: Float[Array, "Dx M"]
     precision: Float[Array, "Dx M M"]
-    rest: Float[Array, " Dx"]
+    residual: Float[Array, " Dx"]
     log_det: Float[Array, " Dx"]  # of I + AAᵀ/Q°
-
-
-def regress(
-    model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]
-) -> CollapsedRegression:
-    """The regression of x_{t+1} − m on the gain A, over all transitions; `unit` is Q°."""
-    sums = transition_statistics(model, states, series)
-    size = sums.gram.shape[-1]
-    precision = sums.gram + unit[:, None, None] * jnp.eye(size, dtype=sums.gram.dtype)[None]
-    inverse = inverse_root(precision)
-    # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
-    whitened = jnp.matmul(inverse, sums.cross[:, :, None])
-    mean = jnp.matmul(inverse.mT, whitened)[:, :, 0]
-    rest = sums.square - jnp.sum(whitened**2, (1, 2))
-    log_root = jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
-    return CollapsedRegression(mean, precision, rest, -2 * log_root - size * jnp.log(unit))
 
 
 class RankMoves(ParameterMoves):
@@ -137,7 +122,7 @@ class RankMoves(ParameterMoves):
 
     def init(self) -> Parameters:
         """The model's own values to start from."""
-        return ParameterMoves.init(self)._replace(memory=dual_averaging.start(0.2))
+        return ParameterMoves.init(self)._replace(memory=StepSize.start(0.2))
 
     def update(
         self,
@@ -169,13 +154,13 @@ class RankMoves(ParameterMoves):
 
         Γ(a + N/2) / Γ(a) · b^a / (b + rest/2)^(a + N/2) · (2π)^(−N/2) det(I + AAᵀ/Q°)^(−½).
         """
-        regression = self._regress(model, states, series)
+        regression = self.regress(model, states, series)
         count = sum(len(experiment) for experiment in series)
         common = -0.5 * (regression.log_det + count * jnp.log(2 * jnp.pi))
         if NOISE not in self.model.leaves("sample"):
             variance = model.process_variance
-            return common - 0.5 * (count * jnp.log(variance) + regression.rest / variance)
-        noise = self._noise(regression, series)
+            return common - 0.5 * (count * jnp.log(variance) + regression.residual / variance)
+        noise = self.noise_given(regression, series)
         prior = conjugate_prior(self.model, NOISE, InverseGamma)
         gone = prior.shape * jnp.log(prior.scale) - noise.shape * jnp.log(noise.scale)
         return common + gammaln(noise.shape) - gammaln(prior.shape) + gone
@@ -185,7 +170,7 @@ class RankMoves(ParameterMoves):
     ) -> Float[Array, "Dx M"]:
         """v_d | x, Q ~ N(P_d⁻¹A_dᵀr_d, Q_d P_d⁻¹), exact."""
         model = self.apply(parameters)
-        regression = self._regress(model, states, series)
+        regression = self.regress(model, states, series)
         precision = regression.precision / model.process_variance[:, None, None]
         return draw_gaussian(key, GaussianWeights(regression.mean, precision))
 
@@ -197,7 +182,7 @@ class RankMoves(ParameterMoves):
         """
         if NOISE not in self.model.leaves("sample"):
             return parameters
-        noise = self._noise(self._regress(self.apply(parameters), states, series), series)
+        noise = self.noise_given(self.regress(self.apply(parameters), states, series), series)
         return parameters._replace(leaves=parameters.leaves | {NOISE: draw_noise(key, noise)})
 
     def walk(
@@ -250,7 +235,7 @@ class RankMoves(ParameterMoves):
         start = {name: parameters.leaves[name] for name in names}
         keys = jax.random.split(key, 5)
         (leaves, _), acceptance = jax.lax.scan(step, (start, value(start)), keys)
-        memory = dual_averaging.update(parameters.memory, jnp.mean(acceptance), 0.3, adapting)
+        memory = parameters.memory.update(jnp.mean(acceptance), 0.3, adapting)
         return parameters._replace(leaves=parameters.leaves | leaves, memory=memory)
 
     def walked(self) -> list[str]:
@@ -263,14 +248,27 @@ class RankMoves(ParameterMoves):
             if name.startswith("kernel.") and leaf.shape[:1] == (rows,)
         ]
 
-    def _regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
-        return regress(model, self.model.process_variance, states, series)
+    def regress(self, model: GPSSM, states: States, series: list[Series]) -> CollapsedRegression:
+        """The regression of x_{t+1} − m on the gain A, over all transitions."""
+        unit = self.model.process_variance  # Q°
+        sums = transition_statistics(model, states, series)
+        size = sums.gram.shape[-1]
+        precision = sums.gram + unit[:, None, None] * jnp.eye(size, dtype=sums.gram.dtype)[None]
+        inverse = inverse_root(precision)
+        # rᵀ(I + AAᵀ/Q°)⁻¹r = rᵀr − |L⁻¹Aᵀr|²,  P = LLᵀ
+        whitened = jnp.matmul(inverse, sums.cross[:, :, None])
+        mean = jnp.matmul(inverse.mT, whitened)[:, :, 0]
+        residual = sums.square - jnp.sum(whitened**2, (1, 2))
+        log_root = jnp.sum(jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)), -1)
+        log_det = -2 * log_root - size * jnp.log(unit)
+        return CollapsedRegression(mean, precision, residual, log_det)
 
-    def _noise(self, regression: CollapsedRegression, series: list[Series]) -> NoiseConditional:
+    def noise_given(self, regression: CollapsedRegression, series: list[Series]) -> InverseGamma:
+        """Q_d | x, the weights integrated out."""
         prior = conjugate_prior(self.model, NOISE, InverseGamma)
         count = sum(len(experiment) for experiment in series)
-        shape = jnp.broadcast_to(prior.shape + 0.5 * count, regression.rest.shape)
-        return NoiseConditional(shape, prior.scale + 0.5 * regression.rest)
+        shape = jnp.broadcast_to(prior.shape + 0.5 * count, regression.residual.shape)
+        return InverseGamma(shape, prior.scale + 0.5 * regression.residual)
 
 
 def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:

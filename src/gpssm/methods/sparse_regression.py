@@ -16,7 +16,6 @@ from jaxtyping import Float
 from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import JITTER
 
-NUM_LBFGS = 60  # steps, at most
 NEGLIGIBLE = 1e-6  # B / k: another inducing point would add nothing
 
 
@@ -45,7 +44,7 @@ def maximise(
         jac=True,
         method="L-BFGS-B",
         bounds=np.column_stack([low, high]),
-        options={"maxiter": NUM_LBFGS, "maxcor": 20},
+        options={"maxiter": 60, "maxcor": 20},
     ).x
 
 

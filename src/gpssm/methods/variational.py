@@ -5,10 +5,11 @@ from q.
     ELBO = Σ { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)] } − KL[q(v) ‖ N(0, I)]
 
 Paths are drawn by reparameterisation, x_{t+1} = mean + variance^½ ε, and the methods differ in two
-choices only. First, the law of f(z_t) in q: given weights that are drawn once a path (`given`), or
-with the weights integrated out at each step (`marginal`). Second, the *conditioner*: what it makes
-of x_t, f, and anything that is free or comes from a net is the law of x_{t+1} and its KL_t. Series,
-or pieces cut from them, run side by side in one scan, which factors nothing.
+choices only. First, the law of f(z_t) in q: given weights that are drawn once a path
+(`conditional`), or with the weights integrated out at each step (`marginal`). Second, the
+*conditioner*: what it makes of f, and anything that is free or comes from a net, is the law of
+x_{t+1} and its KL_t. Series, or pieces cut from them, run side by side in one scan, which factors
+nothing.
 
 Everything is learned together in the warm-up, once for all chains; the draws after it are
 independent. A leaf of the model is learned unless its role is "fix": the roles "optimise" and
@@ -28,6 +29,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, inverse_root
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference.parameters import annealed_adam
@@ -37,21 +39,13 @@ from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw, Info, Method
 
-
-class FunctionMoments(NamedTuple):
-    """f_d(z_n) ~ N(mean_nd, variance_nd) in q."""
-
-    mean: Float[Array, "N Dx"]
-    variance: Float[Array, "N Dx"]
-
-
+# Mean and variance of f_d(z_n) in q.
+FunctionMoments = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]
 Function = Callable[[Step], FunctionMoments]
 # Mean and variance of q(x_{t+1} | x_t), and the divergence KL_t of each dimension.
 Conditional = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"], Float[Array, "N Dx"]]
-# (inputs of this step, x_t, f(z_t), Q as a row) → the law of x_{t+1}
-Conditioner = Callable[
-    [Any, Float[Array, "N Dx"], FunctionMoments, Float[Array, "1 Dx"]], Conditional
-]
+# (parameters of this step, f(z_t), Q as a row) → the law of x_{t+1}
+Conditioner = Callable[[Any, FunctionMoments, Float[Array, "1 Dx"]], Conditional]
 
 
 class WeightLaw(NamedTuple):
@@ -105,17 +99,17 @@ def marginal(law: WeightLaw) -> Function:
 
     def moments(step: Step) -> FunctionMoments:
         spread = jnp.sum(jnp.matmul(step.gain, factor) ** 2, -1)
-        return FunctionMoments(step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T)
+        return step.given(law.mean), (jnp.maximum(step.residual, 0.0) + spread).T
 
     return moments
 
 
-def given(weights: Float[Array, "Dx N M"]) -> Function:
+def conditional(weights: Float[Array, "Dx N M"]) -> Function:
     """f ~ N(m + A·v_n, B), with separate weights for each of N paths."""
 
     def moments(step: Step) -> FunctionMoments:
         mean = step.mean + jnp.sum(step.gain * weights, -1).T
-        return FunctionMoments(mean, jnp.maximum(step.residual, 0.0).T)
+        return mean, jnp.maximum(step.residual, 0.0).T
 
     return moments
 
@@ -221,15 +215,6 @@ def join(
     return tuple(paths)
 
 
-class Rolled(NamedTuple):
-    """Paths of N = P · count states, those of a piece next to each other, and KL_t summed over
-    dimensions.
-    """
-
-    states: Float[Array, "W+1 N Dx"]
-    divergence: Float[Array, "W N"]
-
-
 def roll(
     key: PRNGKeyArray,
     model: GPSSM,
@@ -237,42 +222,52 @@ def roll(
     conditioner: Conditioner,
     start: Float[Array, "N Dx"],
     u: Float[Array, "W P Du"],
-    inputs: Any = None,
-) -> Rolled:
+    parameters: Any = None,
+) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
     """x_{t+1} = mean + variance^½ ε from q(x_{t+1} | x_t), step by step.
 
-    `inputs` of the conditioner have leading axes (W, P), None if it needs none; it sees them a row
-    for each of N paths.
+    `parameters` of the conditioner have leading axes (W, P), None if it needs none; it sees them a
+    row for each of N paths.
+
+    Returns
+    -------
+    states : array
+        Paths of N = P · count states, those of a piece next to each other.
+    divergence : array
+        KL_t, summed over dimensions.
     """
     transition, variance = model.transition(), model.process_variance[None]
     noises = jax.random.normal(key, (u.shape[0], *start.shape), start.dtype)
     count = start.shape[0] // u.shape[1]
-    controls, inputs = jax.tree.map(
-        lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), inputs)
+    inputs = jax.tree.map(
+        lambda part: jnp.repeat(part, count, 1), (u.astype(start.dtype), parameters)
     )
 
-    def move(
-        x: Float[Array, "N Dx"], row: tuple[Array, Array, Any]
-    ) -> tuple[Array, tuple[Array, Array]]:
-        control, noise, parameters = row
-        f = function(transition(x, control))
-        mean, spread, divergence = conditioner(parameters, x, f, variance)
+    def move(x: Float[Array, "N Dx"], row: Any) -> tuple[Array, tuple[Array, Array]]:
+        (u, parameters), noise = row
+        mean, spread, divergence = conditioner(parameters, function(transition(x, u)), variance)
         following = mean + jnp.sqrt(spread) * noise
         return following, (following, jnp.sum(divergence, -1))
 
-    _, (states, divergence) = jax.lax.scan(move, start, (controls, noises, inputs))
-    return Rolled(jnp.concatenate([start[None], states]), divergence)
+    _, (states, divergence) = jax.lax.scan(move, start, (inputs, noises))
+    return jnp.concatenate([start[None], states]), divergence
 
 
-def path_bound(model: GPSSM, rolled: Rolled, start: StartLaw, batch: Batch) -> Float[Array, ""]:
+def path_bound(
+    model: GPSSM,
+    states: Float[Array, "W+1 N Dx"],
+    divergence: Float[Array, "W N"],
+    start: StartLaw,
+    batch: Batch,
+) -> Float[Array, ""]:
     """weight · Σ over the batch of { E[ Σ_t log p(y_t | x_{t+1}) − Σ_t KL_t ] − KL[q(x₀) ‖ N(0, I)]
-    }.
+    }, from the paths and KL_t of `roll`.
     """
-    count = rolled.divergence.shape[1] // batch.inside.shape[1]
+    count = divergence.shape[1] // batch.inside.shape[1]
     y, inside = (jnp.repeat(part, count, 1) for part in (batch.y, batch.inside))
-    states = rolled.states[1:].reshape(-1, model.state_dim)
-    log_density = model.likelihood.log_prob(states, y.reshape(-1, y.shape[-1]).astype(states.dtype))
-    steps = jnp.sum(log_density) - jnp.sum(jnp.where(inside, rolled.divergence, 0.0))
+    flat = states[1:].reshape(-1, model.state_dim)
+    log_density = model.likelihood.log_prob(flat, y.reshape(-1, y.shape[-1]).astype(flat.dtype))
+    steps = jnp.sum(log_density) - jnp.sum(jnp.where(inside, divergence, 0.0))
     return batch.weight * (steps / count - jnp.sum(start.divergence()))
 
 
@@ -332,10 +327,8 @@ class VariationalPosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VariationalSampler(Method):
-    """The iterations of a variational method, started from q(v) = p(v | x) at some states.
-
-    A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
+class PointSampler(Method):
+    """A method that learns the leaves of the model as points.
 
     Parameters
     ----------
@@ -350,6 +343,13 @@ class VariationalSampler(Method):
     settings: Any
     model: GPSSM
     states: States
+
+
+class VariationalSampler(PointSampler):
+    """The iterations of a variational method, started from q(v) = p(v | x) at some states.
+
+    A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
+    """
 
     @abc.abstractmethod
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> Any:
@@ -420,9 +420,7 @@ class VariationalSampler(Method):
             bound = self.bound(key, q, series, carry.iteration)
             return -(bound + q.model.log_prior()) / rows, bound
 
-        gradient, bound = jax.grad(loss, has_aux=True)(carry.guess)
-        updates, adam = self.optimiser.update(gradient, carry.adam)
-        guess = jax.tree.map(jnp.add, carry.guess, updates)
+        guess, adam, bound = descend(self.optimiser, loss, carry.guess, carry.adam)
         bound = jnp.where(jnp.isfinite(bound), bound, carry.bound)
         return carry._replace(guess=guess, adam=adam, bound=bound)
 
@@ -438,9 +436,9 @@ class VariationalSampler(Method):
         """Return the whole series side by side."""
         return take(series, cut(self.lengths, None))
 
-    def join(self, rolled: Rolled) -> States:
+    def join(self, states: Float[Array, "W+1 K Dx"]) -> States:
         """Return one path a series from those of `batch`."""
-        return join(rolled.states, cut(self.lengths, None), self.lengths)
+        return join(states, cut(self.lengths, None), self.lengths)
 
     def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
         """Return q at what was learned."""
@@ -450,7 +448,7 @@ class VariationalSampler(Method):
 
 def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
     """What a net sees of each row: outputs on the predictor's scale, which of them are there, and
-    controls.
+    inputs.
     """
     rows = batch.y.reshape(batch.y.shape[0] * batch.y.shape[1], batch.y.shape[2])
     y, present = observed(model.likelihood.pseudo_outputs(rows))

@@ -36,50 +36,24 @@ from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference.settings import Assumptions, States, real
-from gpssm.inference.whitening import linearise, stack, unstack
+from gpssm.inference.whitening import linearise, unstack
 from gpssm.methods.variational import (
     Conditional,
     Conditioner,
     Function,
     FunctionMoments,
-    Rolled,
     StartLaw,
     VariationalPosterior,
     VariationalSampler,
     VariationalSettings,
+    conditional,
     divergence_given_function,
-    given,
     marginal,
     path_bound,
     roll,
 )
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
-
-
-@dataclass(frozen=True)
-class VCDT(VariationalSettings):
-    """States that depend on the weights, by conditioners of free parameters at every step.
-
-    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
-
-    Parameters
-    ----------
-    factorised
-        The share of the warm-up that the factorised model has.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
-    )
-
-    num_warmup: int = 600
-    learning_rate: float = 0.03
-    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
-
-    def build(self, model: GPSSM, states: States) -> "VCDTSampler":
-        """Return the method for a model, its paths around these states at the start."""
-        return VCDTSampler(self, model, states)
 
 
 @dataclass(frozen=True)
@@ -96,6 +70,29 @@ class VCDTFactorised(VariationalSettings):
     def build(self, model: GPSSM, states: States) -> "VCDTFactorisedSampler":
         """Return the method for a model, its paths around these states at the start."""
         return VCDTFactorisedSampler(self, model, states)
+
+
+@dataclass(frozen=True)
+class VCDT(VCDTFactorised):
+    """States that depend on the weights, by conditioners of free parameters at every step.
+
+    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
+
+    Parameters
+    ----------
+    factorised
+        The share of the warm-up that the factorised model has.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
+    )
+
+    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
+
+    def build(self, model: GPSSM, states: States) -> "VCDTSampler":
+        """Return the method for a model, its paths around these states at the start."""
+        return VCDTSampler(self, model, states)
 
 
 class Law(NamedTuple):
@@ -120,39 +117,28 @@ class Law(NamedTuple):
     std: Float[Array, "T P Dx"]
 
 
-class VariationalPaths(NamedTuple):
-    """q(x₀) of each series, and the law of its steps."""
-
-    start: StartLaw
-    law: Law
-
-
-def conditioned(
-    parameters: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
-) -> Conditional:
+def conditioned(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
     slope, shift, log_std, function, state, std = parameters
-    mean = slope * (f.mean - function) + state + std * shift
+    f_mean, f_variance = f
+    mean = slope * (f_mean - function) + state + std * shift
     noise = jnp.exp(2 * log_std)
-    divergence = divergence_given_function(mean - f.mean, slope, noise, f.variance, variance)
-    return mean, noise + slope**2 * f.variance, divergence
+    divergence = divergence_given_function(mean - f_mean, slope, noise, f_variance, variance)
+    return mean, noise + slope**2 * f_variance, divergence
 
 
-def independent(
-    parameters: Law, x: Float[Array, "N Dx"], f: FunctionMoments, variance: Float[Array, "1 Dx"]
-) -> Conditional:
+def independent(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
     """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V)
     ‖ N(f, Q) ].
     """
-    mean, spread, _ = conditioned(parameters, x, f, variance)
-    divergence = divergence_given_function(mean - f.mean, 0.0, spread, f.variance, variance)
-    return mean, spread, divergence
+    mean, spread, _ = conditioned(parameters, f, variance)
+    return mean, spread, divergence_given_function(mean - f[0], 0.0, spread, f[1], variance)
 
 
 class VCDTFactorisedSampler(VariationalSampler):
-    """The bound and the draws of `vcdt-factorised`; `paths` are `VariationalPaths`."""
+    """The bound and the draws of `vcdt-factorised`; `paths` are q(x₀) and the law of the steps."""
 
-    def paths(self, key: PRNGKeyArray, series: list[Series]) -> VariationalPaths:
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> tuple[StartLaw, Law]:
         """Return the law of x_{t+1} given x_t and all later outputs, linearised at the start.
 
         Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from
@@ -160,7 +146,8 @@ class VCDTFactorisedSampler(VariationalSampler):
         makes the states at the start the mean path.
         """
         model = self.model
-        precision = linearise(model, stack(self.states), series).precision(model)
+        path = jnp.concatenate(self.states)
+        precision = linearise(model, path, series).precision(model)
         backward = BlockTridiagonal(precision.diagonal[::-1], precision.lower[::-1].mT)
         information = jnp.sum(block_cholesky(backward).diagonal[::-1] ** 2, -1)
         weights = weights_given_states(model, self.states, series).mean
@@ -178,15 +165,13 @@ class VCDTFactorisedSampler(VariationalSampler):
             starts.append((path[0], -0.5 * jnp.log(diagonal[0])))
         parts = [jnp.stack(part, 1) for part in zip(*steps, strict=True)]
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
-        return VariationalPaths(start, Law(*parts))
+        return start, Law(*parts)
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound with the weights integrated out at each step."""
-        count = self.settings.num_samples
-        rolled = self.roll(key, q, marginal(q.weights), independent, series, count)
-        return self.rolled_bound(q, rolled, series)
+        return self.estimate(key, q, marginal(q.weights), independent, series)
 
     def draw_states(
         self,
@@ -196,7 +181,7 @@ class VCDTFactorisedSampler(VariationalSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series, with the weights integrated out at each step."""
-        return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1))
+        return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1)[0])
 
     def roll(
         self,
@@ -206,19 +191,25 @@ class VCDTFactorisedSampler(VariationalSampler):
         conditioner: Conditioner,
         series: list[Series],
         count: int,
-    ) -> Rolled:
-        """Return `count` paths of each series; the anchor of their law stays as it is."""
+    ) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
+        """Return `count` paths of each series, and KL_t; the anchor of their law stays as it is."""
         start_key, path_key = jax.random.split(key)
-        law = Law(*q.paths.law[:3], *map(jax.lax.stop_gradient, q.paths.law[3:]))
-        start = q.paths.start.draw(start_key, count)
-        u = self.batch(series).u
-        return roll(path_key, q.model, function, conditioner, start, u, law)
+        start, law = q.paths
+        law = Law(*law[:3], *map(jax.lax.stop_gradient, law[3:]))
+        first = start.draw(start_key, count)
+        return roll(path_key, q.model, function, conditioner, first, self.batch(series).u, law)
 
-    def rolled_bound(
-        self, q: VariationalPosterior, rolled: Rolled, series: list[Series]
+    def estimate(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        function: Function,
+        conditioner: Conditioner,
+        series: list[Series],
     ) -> Float[Array, ""]:
         """Return the bound from some paths."""
-        bound = path_bound(q.model, rolled, q.paths.start, self.batch(series))
+        paths = self.roll(key, q, function, conditioner, series, self.settings.num_samples)
+        bound = path_bound(q.model, *paths, q.paths[0], self.batch(series))
         return bound - q.weights.divergence()
 
 
@@ -241,10 +232,9 @@ class VCDTSampler(VCDTFactorisedSampler):
     ) -> Float[Array, ""]:
         """Return the bound with weights drawn once a path; the series of one sample share them."""
         weights_key, path_key = jax.random.split(key)
-        count = self.settings.num_samples
-        v = jnp.tile(q.weights.draw(weights_key, count), (1, len(series), 1))
-        rolled = self.roll(path_key, q, given(v), conditioned, series, count)
-        return self.rolled_bound(q, rolled, series)
+        v = q.weights.draw(weights_key, self.settings.num_samples)
+        v = jnp.tile(v, (1, len(series), 1))
+        return self.estimate(path_key, q, conditional(v), conditioned, series)
 
     def draw_states(
         self,
@@ -254,4 +244,4 @@ class VCDTSampler(VCDTFactorisedSampler):
         series: list[Series],
     ) -> States:
         """Return one path for each series, given the weights."""
-        return self.join(self.roll(key, q, given(v[:, None, :]), conditioned, series, 1))
+        return self.join(self.roll(key, q, conditional(v[:, None, :]), conditioned, series, 1)[0])

@@ -27,12 +27,13 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root, solve_positive
+from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference import csmc
 from gpssm.inference.parameters import annealed_adam
 from gpssm.inference.settings import Assumptions, States
-from gpssm.methods.particle_gibbs import ParticleSettings, guide, sweep_info, sweep_states
+from gpssm.methods.particle_gibbs import ParticleSettings, sweep_info, sweep_states
+from gpssm.methods.variational import PointSampler
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import (
@@ -42,7 +43,7 @@ from gpssm.model.target import (
     weight_precision,
     weights_given_states,
 )
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
 
 
 @dataclass(frozen=True)
@@ -91,23 +92,8 @@ class VGPSSMCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-@dataclass(frozen=True)
-class VGPSSMSampler(Method):
-    """The iterations of `vgpssm`.
-
-    Parameters
-    ----------
-    settings
-        The settings of the method.
-    model
-        The model at the start.
-    start
-        The states to start from.
-    """
-
-    settings: VGPSSM
-    model: GPSSM
-    start: States
+class VGPSSMSampler(PointSampler):
+    """The iterations of `vgpssm`."""
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -116,7 +102,7 @@ class VGPSSMSampler(Method):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
         """Return the carry with the model's own leaves, and v given the states."""
-        states = tuple(map(jnp.asarray, self.start))
+        states = tuple(map(jnp.asarray, self.states))
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
         natural = Natural(jnp.matmul(precision, mean[:, :, None])[:, :, 0], precision)
@@ -157,11 +143,9 @@ class VGPSSMSampler(Method):
             value = value + log_boundary(model, carry.states, series) + model.log_prior()
             return -value / count, best_weights(statistics, variance)
 
-        slope, best = jax.grad(loss, has_aux=True)(carry.leaves)
-        updates, adam = self.optimiser.update(slope, carry.adam)
+        leaves, adam, best = descend(self.optimiser, loss, carry.leaves, carry.adam)
         size = damping(carry.iteration)
         natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, best)
-        leaves = jax.tree.map(jnp.add, carry.leaves, updates)
         return carry._replace(natural=natural, leaves=leaves, adam=adam)
 
 
@@ -214,26 +198,6 @@ def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> Feynman
     return path_measure(
         model, series, lambda step: (step.given(weights.mean), variance[None]), penalty
     )
-
-
-def elbo(
-    model: GPSSM,
-    weights: GaussianWeights,
-    series: list[Series],
-    key: PRNGKeyArray,
-    num_particles: int,
-) -> Float[Array, ""]:
-    """Return log Ẑ − KL[q(v) ‖ p(v)] at the best q(x).
-
-    Ẑ is an unbiased estimate of Z by particles, none held on a path.
-    """
-    total = -divergence(weights)
-    for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
-        form = auxiliary(model, weights, experiment)
-        like = jnp.zeros((len(experiment) + 1, model.state_dim), weights.mean.dtype)
-        proposal = guide(model, form, experiment)
-        total = total + csmc.log_normaliser(part_key, like, form, proposal, num_particles)
-    return total
 
 
 def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:

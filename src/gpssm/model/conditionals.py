@@ -22,14 +22,14 @@ from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal, Prior
 from gpssm.model.target import pairs, transition_statistics
-from gpssm.model.types import Data, GaussianWeights, NoiseConditional, States
+from gpssm.model.types import Data, GaussianWeights, States
 
 P = TypeVar("P", bound=Prior)
 
 
 def process_noise_given(
     model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
-) -> NoiseConditional:
+) -> InverseGamma:
     """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t)).
 
     The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are
@@ -41,7 +41,7 @@ def process_noise_given(
     square = jnp.maximum(sums.square + jnp.sum(weights * product, -1), 0.0)
     count = num_moves(as_list(series))
     scale = prior.scale + 0.5 * (square + sums.residual)
-    return NoiseConditional(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
+    return InverseGamma(jnp.broadcast_to(prior.shape + 0.5 * count, scale.shape), scale)
 
 
 def emission_given_noise(model: GPSSM, states: States, series: Data) -> GaussianWeights:
@@ -59,7 +59,7 @@ def emission_given_noise(model: GPSSM, states: States, series: Data) -> Gaussian
     return GaussianWeights(solve_positive(precision, right), precision)
 
 
-def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseConditional:
+def noise_given_emission(model: GPSSM, states: States, series: Data) -> InverseGamma:
     """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the
     n_j observed.
     """
@@ -67,24 +67,24 @@ def noise_given_emission(model: GPSSM, states: States, series: Data) -> NoiseCon
     features, y, present = _regression(states, series)
     emission = jnp.concatenate([likelihood.C, likelihood.d[:, None]], -1)
     error = jnp.where(present, y - jnp.matmul(features, emission.T), 0.0)
-    return NoiseConditional(
+    return InverseGamma(
         prior.shape + 0.5 * jnp.sum(present, 0), prior.scale + 0.5 * jnp.sum(error**2, 0)
     )
 
 
-def draw_noise(key: PRNGKeyArray, conditional: NoiseConditional) -> Float[Array, " D"]:
+def draw_noise(key: PRNGKeyArray, conditional: InverseGamma) -> Float[Array, " D"]:
     """A draw of log σ with σ² ~ InverseGamma(shape, scale)."""
     gamma = random.gamma(key, conditional.shape.astype(conditional.scale.dtype))
     return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
 
 
 def draw_noises(
-    key: PRNGKeyArray, conditionals: dict[str, NoiseConditional]
+    key: PRNGKeyArray, conditionals: dict[str, InverseGamma]
 ) -> dict[str, Float[Array, " D"]]:
     """Independent draws of log σ, together: the loop of a gamma variate is long to compile."""
     shape, unravel = ravel_pytree({name: law.shape for name, law in conditionals.items()})
     scale, _ = ravel_pytree({name: law.scale for name, law in conditionals.items()})
-    return unravel(draw_noise(key, NoiseConditional(shape, scale)))
+    return unravel(draw_noise(key, InverseGamma(shape, scale)))
 
 
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights) -> Float[Array, "D M"]:

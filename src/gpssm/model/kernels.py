@@ -1,9 +1,10 @@
 """Covariance functions k_d(z, z'), one for each state dimension d, batched in one object.
 
-A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*`, `on` and `Masked` compose. Two
-families do almost everything: `Stationary` kernels are a function of the scaled squared distance,
-`DotProduct` kernels of scaled dot products, and a member of either is one short function and one
-entry of `KERNELS`. Arrays are unconstrained: `log_variance (Dx,)`, `log_lengthscale (Dx, Dz)`.
+A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*`, `Active` and `Masked` compose.
+Two families do almost everything: `Stationary` kernels are a function of the scaled squared
+distance, `DotProduct` kernels of scaled dot products, and a member of either is one short function
+and one entry of `KERNELS`. Arrays are unconstrained: `log_variance (Dx,)`, `log_lengthscale (Dx,
+Dz)`.
 
 Inputs are rows z (N, Dz), or rows for each state dimension (Dx, N, Dz).
 
@@ -70,10 +71,6 @@ class Kernel(eqx.Module):
         return TypeError(
             f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
         )
-
-    def on(self, *dims: int) -> "Active":
-        """Return the same kernel on the chosen coordinates of z only."""
-        return Active(self, dims)
 
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum(self, other)

@@ -243,7 +243,7 @@ def rising(values: Float[Array, "N D"], weights: Float[Array, "D K"]) -> Float[A
         s(t) = δ softplus(t / δ)
 
     The first and the last slope go on for ever, and g(η) = η where all w are zero. Variables are of
-    unit scale. It serves as a static curve of an output (Wiener) or of a control (Hammerstein).
+    unit scale. It serves as a static curve of an output (Wiener) or of an input (Hammerstein).
     """
     knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), values.dtype)
     width = 0.3 * 2 * REACH / (KNOTS - 1)

@@ -52,12 +52,14 @@ class LinearMap(Mean):
     """
 
     transition: Float[Array, "Dx Dx"]
-    control: Float[Array, "Dx Du"]
+    input_map: Float[Array, "Dx Du"]
     offset: Float[Array, " Dx"]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """A x + B u + b."""
-        return jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.control.T) + self.offset[None]
+        return (
+            jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.input_map.T) + self.offset[None]
+        )
 
 
 class Curved(Mean):
@@ -135,19 +137,19 @@ class PhysicsMean(Mean):
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
         """The step of every row."""
-        states, controls = in_units(x, u, self.state_scale, self.inputs)
-        following = jax.vmap(self.step, (0, 0, None))(states, controls, self.parameters)
+        states, inputs = in_units(x, u, self.state_scale, self.inputs)
+        following = jax.vmap(self.step, (0, 0, None))(states, inputs, self.parameters)
         return following / jnp.asarray(self.state_scale, x.dtype)[None]
 
 
 class Wired(Mean):
     """m_d(x, u) = inner_d([x; u] ∘ W_d), where W_d masks the arguments of transition d.
 
-    For known rows, it is Known_d·[x; u; 1].
+    For known rows, it is E_d·[x; u; 1], with E the rows of `exact`.
     """
 
     inner: Mean
-    known: Float[Array, "Dx Dz+1"]
+    exact: Float[Array, "Dx Dz+1"]
     wiring: Mask = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
@@ -157,8 +159,8 @@ class Wired(Mean):
         learned = jnp.einsum(
             "dnd->nd", jax.vmap(self.inner)(masked[..., : x.shape[1]], masked[..., x.shape[1] :])
         )
-        exact = jnp.matmul(z, self.known[:, :-1].T) + self.known[:, -1][None]
-        return jnp.where(np.any(mask, axis=1)[None], learned, exact)
+        known_rows = jnp.matmul(z, self.exact[:, :-1].T) + self.exact[:, -1][None]
+        return jnp.where(np.any(mask, axis=1)[None], learned, known_rows)
 
 
 class LSTM(Mean):

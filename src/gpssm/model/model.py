@@ -10,6 +10,7 @@ with v_d ~ N(0, I) and z_t = [x_t; u_t].
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Self, get_args
 
@@ -38,6 +39,9 @@ class Step(NamedTuple):
         """Return E[f(z_n) | v] = m + A v."""
         return self.mean + jnp.matmul(self.gain, weights[:, :, None])[:, :, 0].T
 
+
+# The dotted name of a leaf from its path in the tree.
+_name = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
 
 Transition = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Step]
 Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "N Dx"]]
@@ -108,8 +112,8 @@ class GPSSM(eqx.Module):
         # Leaves that define a prior or a feature map rather than something to learn.
         patterns = [
             *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
-            *("mean.transition", "mean.control", "mean.offset", "mean.known"),
-            *("mean.inner.transition", "mean.inner.control", "mean.inner.offset"),
+            *("mean.transition", "mean.input_map", "mean.offset", "mean.exact"),
+            *("mean.inner.transition", "mean.inner.input_map", "mean.inner.offset"),
         ]
         fixed = {name for pattern in patterns for name in fnmatch.filter(priors, pattern)}
         roles: tuple[tuple[str, Role], ...] = tuple(
@@ -260,10 +264,3 @@ class GPSSM(eqx.Module):
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
-
-
-def _name(path: tuple[object, ...]) -> str:
-    """Return the dotted name of a leaf from its path in the tree."""
-    return ".".join(
-        str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", key)))) for key in path
-    )

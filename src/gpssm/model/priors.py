@@ -31,16 +31,14 @@ class Normal(Prior):
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
         """Σ log N(value; mean, std²)."""
-        mean, std = (
-            jnp.broadcast_to(self.mean, value.shape),
-            jnp.broadcast_to(self.std, value.shape),
-        )
+        mean = jnp.broadcast_to(self.mean, value.shape)
+        std = jnp.broadcast_to(self.std, value.shape)
         return jnp.sum(log_normal(value, mean, std**2))
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
         """mean + std·ε."""
-        mean, std = jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(self.std, shape)
-        return mean + std * jax.random.normal(key, shape, mean.dtype)
+        mean = jnp.broadcast_to(self.mean, shape)
+        return mean + self.std * jax.random.normal(key, shape, mean.dtype)
 
 
 class InverseGamma(Prior):
@@ -71,13 +69,8 @@ def default_prior(name: str) -> Prior:
 
     The prior is standard normal for unknown names.
     """
-    return _DEFAULTS.get(name.rsplit(".", 1)[-1], lambda: Normal(0.0, 1.0))()
-
-
-_DEFAULTS = {
-    "log_variance": lambda: Normal(-1.0, 1.5),
-    "log_lengthscale": lambda: Normal(1.0, 1.0),
-    "locations": lambda: Normal(0.0, 2.0),
-    "log_process_std": lambda: InverseGamma(1.0, 0.001),
-    "log_std": lambda: InverseGamma(1.0, 0.001),
-}
+    kind = name.rsplit(".", 1)[-1]
+    if kind in ("log_process_std", "log_std"):
+        return InverseGamma(1.0, 0.001)
+    moments = {"log_variance": (-1.0, 1.5), "log_lengthscale": (1.0, 1.0), "locations": (0.0, 2.0)}
+    return Normal(*moments.get(kind, (0.0, 1.0)))

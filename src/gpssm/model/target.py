@@ -166,21 +166,29 @@ def path_measure(
     """
     transition = model.transition()
     u = jnp.asarray(series.u, model.log_process_std.dtype)
-    y = jnp.asarray(series.y, u.dtype)
+    log_output = output_potential(model, series)
 
     def step_moments(t: Array, x: Float[Array, "N Dx"]) -> tuple[Array, Array]:
         mean, variance = moments(transition(x, _repeat(u[t], x)))
         return mean, jnp.broadcast_to(variance, mean.shape)
 
+    if penalty is None:
+        return FeynmanKac(step_moments, log_output)
+
     def log_potential(
         t: Array, x: Float[Array, "N Dx"], following: Float[Array, "N Dx"]
     ) -> Float[Array, " N"]:
-        log_density = model.likelihood.log_prob(following, _repeat(y[t], x))
-        if penalty is None:
-            return log_density
-        return log_density - penalty(transition(x, _repeat(u[t], x)))
+        return log_output(t, x, following) - penalty(transition(x, _repeat(u[t], x)))
 
     return FeynmanKac(step_moments, log_potential)
+
+
+def output_potential(
+    model: GPSSM, series: Series
+) -> Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]:
+    """Return log p(y_t | x_{t+1}) as a function (t, x_t, x_{t+1}) of N particles."""
+    y = jnp.asarray(series.y, model.log_process_std.dtype)
+    return lambda t, x, following: model.likelihood.log_prob(following, _repeat(y[t], following))
 
 
 def weight_precision(

@@ -52,13 +52,6 @@ class FeynmanKac(NamedTuple):
     log_potential: Callable[[Array, Float[Array, "N Dx"], Float[Array, "N Dx"]], Float[Array, " N"]]
 
 
-class NoiseConditional(NamedTuple):
-    """variance_j ~ InverseGamma(shape_j, scale_j)."""
-
-    shape: Float[Array, " D"]
-    scale: Float[Array, " D"]
-
-
 class Draw(NamedTuple):
     """One draw from a posterior: a path of states for each series, the weights, and the leaves that
     are not fixed.

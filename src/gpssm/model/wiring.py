@@ -236,13 +236,13 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
                 f"more{'' if inputs else ', and data with an input'}."
             )
         held = {
-            line * control + step: line * control + step - 1 if step else states + control
-            for control in range(inputs)
+            line * column + step: line * column + step - 1 if step else states + column
+            for column in range(inputs)
             for step in range(line)
         }
         enters = np.zeros((states, states + inputs), bool)
         enters[:, line * inputs : states] = True
-        enters[:, [line * (control + 1) - 1 for control in range(inputs)]] = True
+        enters[:, [line * (column + 1) - 1 for column in range(inputs)]] = True
         return Wiring(enters, delays=held)
     raise KeyError(
         f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states "

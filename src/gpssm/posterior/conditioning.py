@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_whole
+from gpssm.core.text import check_seed, check_whole, distinct_warnings
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series

@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
-from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.table import Table
+from gpssm.core.table import Table, card
 from gpssm.core.text import readable
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
-from gpssm.core.notebook import card
 from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.table import card
 from gpssm.core.text import (
     check_seed,
     check_shares,

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpssm.core.notebook import card
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.table import card
 from gpssm.core.text import check_whole, count
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import name_inputs

@@ -27,9 +27,8 @@ from scipy.special import softmax
 
 from gpssm.core import metrics
 from gpssm.core.files import check_target, digest, write_atomically
-from gpssm.core.messages import distinct_warnings
-from gpssm.core.notebook import card
-from gpssm.core.text import check_whole, percent, to_json
+from gpssm.core.table import card
+from gpssm.core.text import check_whole, distinct_warnings, percent, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom

@@ -111,7 +111,7 @@ AXES = {
     "half_width": ("coordinate",),
     "log_scale": ("state", "feature"),
     "transition": ("state", "previous"),
-    "control": ("state", "input"),
+    "input_map": ("state", "input"),
     "offset": ("state",),
     "C": ("output", "state"),
     "d": ("output",),

@@ -2,8 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ from gpssm.model.bases import (
 )
 from gpssm.model.kernels import Coregionalised, Kernel, Masked, make_kernel
 from gpssm.model.likelihoods import KNOTS, Gaussian, Wiener, make_likelihood
-from gpssm.model.means import Curved, Function, Identity, LinearMap, Mean, Wired, Zero
+from gpssm.model.means import Curved, Identity, LinearMap, Mean, Wired, Zero
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.wiring import Wiring, make_wiring
@@ -34,7 +33,7 @@ from gpssm.model.wiring import Wiring, make_wiring
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-LENGTHSCALE = 2.0  # of the kernel at the start, for states and controls of unit scale
+LENGTHSCALE = 2.0  # of the kernel at the start, for states and inputs of unit scale
 SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
 BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
 OUTPUT_MAP = (
@@ -43,7 +42,6 @@ OUTPUT_MAP = (
 )  # fixed unless learned: the coordinates of the states are free
 NOISES = ("log_process_std", "likelihood.log_std")
 
-Part = TypeVar("Part")
 Coupling = Literal["none", "shared", "lmc", "hammerstein", "hammerstein-monotone"]
 
 
@@ -96,16 +94,8 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
         _check_coupling(spec, state_dim, dim, wiring)
     if wiring is not None and (spec.basis == "hilbert" or isinstance(spec.basis, Hilbert)):
         raise ValueError("the Hilbert basis does not support wiring: use 'inducing' or 'fourier'.")
-    curved = spec.coupling == "hammerstein-monotone"
     kernel = _build_kernel(spec, wiring, linear, key)
-    basis = _build_basis(spec, kernel, curved, linear, slack, key)
-    mean = (
-        _make_mean(spec.mean, linear.model)
-        if wiring is None
-        else _wire_mean(spec.mean, linear.model, wiring)
-    )
-    if curved and isinstance(mean, LinearMap):
-        mean = Curved(mean, jnp.zeros((linear.model.control.shape[1], KNOTS - 1)))
+    basis = _build_basis(spec, kernel, linear, slack, key)
     likelihood = make_likelihood(
         spec.likelihood, linear.model.C, linear.model.d, linear.model.noise_std
     )
@@ -114,15 +104,15 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
     model = GPSSM.create(
         kernel,
         basis if wiring is None else _wire_weights(basis, wiring),
-        mean,
+        _build_mean(spec, linear.model, wiring),
         likelihood,
         jnp.asarray(np.sqrt(np.diagonal(linear.model.process_cov))),
     )
-    if curved:
+    if isinstance(model.mean, Curved):
         # What the slopes cannot say is how much of g enters which state.
         free = {
             "mean.weights": Normal(0.0, 1.0),
-            "mean.inner.control": Normal(linear.model.control, 0.5),
+            "mean.inner.input_map": Normal(linear.model.input_map, 0.5),
         }
         model = model.with_roles("optimise", *free).with_priors(free)
     model = _free_scales(model)
@@ -165,13 +155,13 @@ def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
 
 
 def _build_basis(
-    spec: "Spec", kernel: Kernel, curved: bool, linear: LinearFit, slack: float, key: PRNGKeyArray
+    spec: "Spec", kernel: Kernel, linear: LinearFit, slack: float, key: PRNGKeyArray
 ) -> Basis:
     """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that
     of a linear mean.
     """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
-    if curved:
+    if spec.coupling == "hammerstein-monotone":
         # The curves say all of the inputs.
         sees = tuple(tuple(column < state_dim for column in range(dim)) for _ in range(state_dim))
         return LinearFeatures.build(state_dim, dim, slack, sees)
@@ -254,9 +244,9 @@ def _couple(
         sees = tuple(
             tuple(column == state_dim + row for column in range(dim)) for row in range(inputs)
         )
-        pushes = amplitude[:, None] * jnp.sign(linear.model.control + 1e-9)
+        mixing = amplitude[:, None] * jnp.sign(linear.model.input_map + 1e-9)
         inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
-        return Coregionalised(inner, pushes)
+        return Coregionalised(inner, mixing)
     if spec.coupling == "lmc" and spec.rank is not None:
         # Rows of random directions with the size that each dimension has: nothing says which
         # functions are shared.
@@ -269,35 +259,27 @@ def _couple(
     return spec.kernel
 
 
-def _make_mean(spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM) -> Mean:
-    if isinstance(spec, Mean):
-        return spec
-    if callable(spec):
-        return Function(spec)
-    fitted = LinearMap(linear.transition, linear.control, linear.offset)
-    choices: dict[str, Mean] = {
-        "linear": fitted,
-        "linear-fixed": fitted,
-        "identity": Identity(),
-        "zero": Zero(),
-    }
-    return _look_up("mean", spec, choices)
-
-
-def _wire_mean(
-    spec: str | Mean | Callable[[Array, Array], Array], linear: LinearSSM, wiring: Wiring
-) -> Mean:
-    """The mean with what a wiring knows.
-
-    A function of the user's own sees all, since it says itself what it uses.
-    """
-    exact = jnp.concatenate([linear.transition, linear.control, linear.offset[:, None]], -1)
-    custom = not isinstance(spec, str)
-    everything = tuple((active,) * len(wiring.enters[0]) for active in wiring.learned)
-    learned = jnp.asarray(wiring.learned)[:, None]
-    # What is to be thinned out shrinks to a state that stays where it is, not to the linear fit.
-    inner = _make_mean("identity" if wiring.sparse and spec == "linear" else spec, linear)
-    return Wired(inner, jnp.where(learned, 0.0, exact), everything if custom else wiring.mask)
+def _build_mean(spec: "Spec", linear: LinearSSM, wiring: Wiring | None) -> Mean:
+    """The mean function, with a curve of each input or with what a wiring knows."""
+    mean: Any = spec.mean  # `Spec` has made a `Mean` of a function
+    if wiring is not None and wiring.sparse and mean == "linear":
+        # What is to be thinned out shrinks to a state that stays where it is, not to the linear
+        # fit.
+        mean = "identity"
+    if mean in ("linear", "linear-fixed"):
+        mean = LinearMap(linear.transition, linear.input_map, linear.offset)
+    elif isinstance(mean, str):
+        mean = {"identity": Identity(), "zero": Zero()}[mean]
+    if spec.coupling == "hammerstein-monotone":
+        return Curved(mean, jnp.zeros((linear.input_map.shape[1], KNOTS - 1)))
+    if wiring is None:
+        return mean
+    mask = wiring.mask
+    if not isinstance(spec.mean, str):
+        # A function of the user's own sees all, since it says itself what it uses.
+        mask = tuple((learned,) * len(wiring.enters[0]) for learned in wiring.learned)
+    exact = jnp.concatenate([linear.transition, linear.input_map, linear.offset[:, None]], -1)
+    return Wired(mean, jnp.where(jnp.asarray(wiring.learned)[:, None], 0.0, exact), mask)
 
 
 def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
@@ -340,8 +322,7 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
 def _make_basis(
     name: str, kernel: Kernel, z: Float[np.ndarray, "N Dz"], num: int, key: PRNGKeyArray
 ) -> Basis:
-    """The basis of this name with `num` weights, for states and controls like the rows z."""
-    _look_up("basis", name, dict.fromkeys(("inducing", "hilbert", "fourier")))
+    """The basis of this name with `num` weights, for states and inputs like the rows z."""
     if name == "inducing":
         return InducingPoints(inducing_locations(z, num, int(jax.random.bits(key, dtype="uint32"))))
     if name == "fourier":
@@ -376,12 +357,6 @@ def inducing_locations(
     copies = generator.choice(points, num - len(points))
     moved = copies + 0.1 * generator.normal(size=copies.shape)
     return jnp.asarray(np.concatenate([points, moved]) * scale + centre)
-
-
-def _look_up(what: str, name: str, choices: Mapping[str, Part]) -> Part:
-    if name not in choices:
-        raise KeyError(f"Unknown {what} {name!r}. Known: {', '.join(choices)}; or pass an object.")
-    return choices[name]
 
 
 def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:

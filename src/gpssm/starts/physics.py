@@ -100,29 +100,47 @@ class Physics:
     @in_double_precision
     def start(self, raw: Sequence[Series], scaler: Scaler) -> Start:
         """Return the model of the scaled series, and the starting states."""
-        size, unknown = len(self.scale), self.unknown
-        scale = tuple(map(float, self.scale))
+        C = np.asarray(self.outputs, float)
+        self._check(C, raw[0])
+        scale = np.asarray(self.scale, float)
+        noise = np.full(len(scale), 0.01)
+        if self.noise is not None:
+            noise = np.asarray(self.noise, float) / scale
+        model = self._model(C, noise, scaler)
+        priors = self._priors(model, noise, sum(len(rows) for rows in raw))
+        model = model.with_priors(priors).with_roles(
+            "fix", "basis.*", "likelihood.C", "likelihood.d"
+        )
+        paths = [
+            np.asarray(self.states(interpolated(rows).y, rows.u), float) / scale for rows in raw
+        ]
+        shapes = [(len(rows) + 1, len(scale)) for rows in raw]
+        if [path.shape for path in paths] != shapes:
+            raise ValueError(
+                f"states must return paths of shapes {shapes}, x₀ first; got "
+                f"{[path.shape for path in paths]}."
+            )
+        return Start(model, paths)
+
+    def _model(
+        self, C: Float[np.ndarray, "Dy Dx"], noise: Float[np.ndarray, " Dx"], scaler: Scaler
+    ) -> GPSSM:
+        """The model in scaled units, at the initial values."""
+        unknown, scale = self.unknown, tuple(map(float, self.scale))
         inputs = tuple(
             (float(m), float(s)) for m, s in zip(scaler.input_mean, scaler.input_std, strict=True)
         )
-        C = np.asarray(self.outputs, float)
-        self._check(C, raw[0])
         at = np.asarray(unknown.at, float).reshape(len(unknown.at), -1)
         length = unknown.length or 0.2 * float(np.ptp(at, axis=0).max())
         inner = make_kernel(
             unknown.kernel, 1, at.shape[1], (unknown.size / scale[unknown.into]) ** 2, length
-        )
-        noise = (
-            np.full(size, 0.01)
-            if self.noise is None
-            else np.asarray(self.noise, float) / np.asarray(scale)
         )
         mean = {
             name: jnp.asarray(getattr(prior, "mean", 0.0), float)
             for name, prior in self.parameters.items()
         }
         std = np.asarray(scaler.output_std)
-        model = GPSSM.create(
+        return GPSSM.create(
             Feature(inner, unknown.feature, unknown.factor, unknown.into, scale, inputs),
             FeaturePoints(jnp.asarray(at)),
             PhysicsMean(self.step, mean, scale, inputs),
@@ -133,32 +151,20 @@ class Physics:
             ),
             jnp.asarray(noise),
         )
-        lengths = [name for name in model.leaves() if name.endswith("log_lengthscale")]
-        variances = [name for name in model.leaves() if name.endswith("log_variance")]
-        values = model.leaves()
-        priors: dict[str, Prior] = {name: Normal(values[name], 0.5) for name in lengths}
-        priors |= {name: Normal(values[name], 1.0) for name in variances}
+
+    def _priors(self, model: GPSSM, noise: Float[np.ndarray, " Dx"], rows: int) -> dict[str, Prior]:
+        """The priors: of the kernel and of the noise around their initial values."""
+        priors: dict[str, Prior] = {
+            name: Normal(leaf, 0.5 if name.endswith("log_lengthscale") else 1.0)
+            for name, leaf in model.leaves().items()
+            if name.endswith(("log_lengthscale", "log_variance"))
+        }
         priors |= {f"mean.parameters.{name}": prior for name, prior in self.parameters.items()}
-        # Noise that is held is worth the rows; the rest is nearly free, but for its size.
-        rows, held = sum(len(rows) for rows in raw), np.isin(np.arange(size), self.exact)
-        shape = np.where(held, 0.5 * rows, 1.0)
-        priors["log_process_std"] = InverseGamma(
-            shape, shape * np.where(held, noise**2, np.minimum(noise**2, 1e-3))
-        )
-        model = model.with_priors(priors).with_roles(
-            "fix", "basis.*", "likelihood.C", "likelihood.d"
-        )
-        paths = [
-            np.asarray(self.states(interpolated(rows).y, rows.u), float) / np.asarray(scale)
-            for rows in raw
-        ]
-        if [path.shape for path in paths] != [(len(rows) + 1, size) for rows in raw]:
-            shapes = [(len(rows) + 1, size) for rows in raw]
-            raise ValueError(
-                f"states must return paths of shapes {shapes}, x₀ first; got "
-                f"{[path.shape for path in paths]}."
-            )
-        return Start(model, paths)
+        # Noise of exact rows is worth the data; the rest is nearly free, but for its size.
+        exact = np.isin(np.arange(len(noise)), self.exact)
+        shape = np.where(exact, 0.5 * rows, 1.0)
+        scale = shape * np.where(exact, noise**2, np.minimum(noise**2, 1e-3))
+        return priors | {"log_process_std": InverseGamma(shape, scale)}
 
     def _check(self, C: Float[np.ndarray, "Dy Dx"], series: Series) -> None:
         size, unknown = len(self.scale), self.unknown

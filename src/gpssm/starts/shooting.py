@@ -69,26 +69,19 @@ class Point(NamedTuple):
     starts: Float[Array, "W B Dx"]
 
 
-class WindowRuns(NamedTuple):
-    """The states of all windows: as they are at each row, and as they were reached by the window
-    before.
-    """
-
-    states: Float[Array, "W B Dx"]
-    reached: Float[Array, "W B Dx"]
-    following: Float[Array, "W B Dx"]
+# The states of all windows at each row, as they were reached by the window before, and after it.
+WindowRuns = tuple[Float[Array, "W B Dx"], Float[Array, "W B Dx"], Float[Array, "W B Dx"]]
 
 
 class Shot(NamedTuple):
-    """A start whose simulations follow the series, and how the search went.
+    """A start whose simulations follow the series.
 
-    `weights` are those of the simulations, whose states are the start's. `objective` has J / N by
-    window length, before and after the search; `clipped` is the share of the states at the wall.
+    `weights` are those of the simulations, whose states are the start's; `clipped` is the share of
+    the states at the wall.
     """
 
     start: Start
     weights: Float[Array, "Dx M"]
-    objective: dict[int, tuple[float, float]]
     clipped: float
 
 
@@ -110,11 +103,12 @@ def shoot_all(starts: Sequence[Start], series: Sequence[list[Series]]) -> list[S
 def shoot(
     start: Start,
     series: Data,
-    weights: Float[Array, "Dx M"] | None = None,
     lengths: Sequence[int] | None = None,
     num_steps: int | None = None,
 ) -> Shot:
     """Learn weights, emission, kernel and locations by simulations of windows of growing length.
+
+    The weights begin at zero, which is the model's mean function.
 
     Parameters
     ----------
@@ -123,8 +117,6 @@ def shoot(
         states from which the windows of the first length start.
     series
         Scaled; outputs may be missing.
-    weights
-        To begin at; zero by default, which is the model's mean function.
     lengths
         Rows of a window, for each stage, in place of `window_lengths`.
     num_steps
@@ -135,30 +127,24 @@ def shoot(
     rows = [len(item) for item in experiments]
     paths = [np.asarray(path, float) for path in start.states]
     point = Point(
-        jnp.zeros(model.weights_shape) if weights is None else jnp.asarray(weights),
+        jnp.zeros(model.weights_shape),
         # A simulation has no use for the process noise.
         {name: leaf for name, leaf in model.free_leaves().items() if name != "log_process_std"},
         jnp.zeros(()),
     )
     # Few rows are soon followed too closely.
     steps = int(np.clip(0.5 * sum(rows), 250, 500)) if num_steps is None else num_steps
-    objective: dict[int, tuple[float, float]] = {}
     clipped = 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
         blocks = cut(experiments, length)
         point = point._replace(
             starts=_in_blocks([path[:-1] for path in paths], blocks.u.shape[1], 0.0)
         )
-        point, values, runs = _descend(point, model, blocks, jnp.asarray(steps))
+        point, runs = _descend(point, model, blocks, jnp.asarray(steps))
         paths = _join(runs, rows)
-        objective[length] = (float(values[0]), float(values[1]))
         clipped = float(np.mean(np.concatenate([np.abs(path).max(1) for path in paths]) >= BOX))
-    return Shot(
-        Start(model.with_leaves(point.leaves), paths, start.notes),
-        point.weights,
-        objective,
-        clipped,
-    )
+    shot = Start(model.with_leaves(point.leaves), paths, start.notes)
+    return Shot(shot, point.weights, clipped)
 
 
 def window_lengths(rows: Sequence[int]) -> list[int]:
@@ -195,7 +181,7 @@ def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> A
 
 def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
     """The states x₀, ..., x_T of each series."""
-    states, following = (np.asarray(part) for part in (runs.states, runs.following))
+    states, _, following = map(np.asarray, runs)
     paths, place, size = [], 0, states.shape[1]
     for count in rows:
         blocks = -(-count // size)
@@ -215,9 +201,9 @@ def simulate_windows(
     def move(
         reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]
     ) -> tuple[Array, tuple[Array, ...]]:
-        control, start, marked = row
+        u, start, marked = row
         x = jnp.where(marked[:, None], start, reached)
-        following = jnp.clip(function(x, control), -BOX, BOX)
+        following = jnp.clip(function(x, u), -BOX, BOX)
         return following, (x, reached, following)
 
     rows = jax.tree.map(
@@ -226,18 +212,19 @@ def simulate_windows(
     last, runs = jax.lax.scan(move, starts[:, 0], rows)
     states, reached, following = (jnp.swapaxes(part, 0, 1) for part in runs)
     # The first row of a block was reached at the end of the block before.
-    return WindowRuns(states, reached.at[1:, 0].set(last[:-1]), following)
+    return states, reached.at[1:, 0].set(last[:-1]), following
 
 
 def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], WindowRuns]:
     """J / N for N rows with outputs, and the simulations."""
     model = model.with_leaves(point.leaves)
     runs = simulate_windows(model.function(point.weights), point.starts, blocks)
-    flat = runs.following.reshape(-1, model.state_dim)
+    states, reached, following = runs
+    flat = following.reshape(-1, model.state_dim)
     outputs = blocks.y.reshape(flat.shape[0], -1)
     begins = blocks.starts.at[:, 0].set(blocks.starts[:, 0] & ~blocks.first)
-    gaps = jnp.where(begins[:, :, None], (runs.states - runs.reached) / DEFECT, 0.0)
-    first = jnp.where(blocks.first[:, None], runs.states[:, 0], 0.0)
+    gaps = jnp.where(begins[:, :, None], (states - reached) / DEFECT, 0.0)
+    first = jnp.where(blocks.first[:, None], states[:, 0], 0.0)
     prior = sum(
         (model.priors[name].log_prob(leaf) for name, leaf in point.leaves.items()), jnp.zeros(())
     )
@@ -250,8 +237,8 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
 @jit
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
-) -> tuple[Point, Float[Array, " 2"], WindowRuns]:
-    """Adam from a point: where it ends, the loss before and after, and the simulations there.
+) -> tuple[Point, WindowRuns]:
+    """Adam from a point: where it ends, and the simulations there.
 
     Its step size falls from .01 to zero along a cosine.
     """
@@ -276,4 +263,4 @@ def _descend(
         return choose(safe, (moved, following), state)
 
     end = iterate(evaluate, advance, (point, optimiser.init(point)), steps)
-    return end.state[0], jnp.stack([end.first, end.last]), end.auxiliary[0]
+    return end.state[0], end.auxiliary[0]
