@@ -1,23 +1,31 @@
-"""One warning per cause and call."""
+"""Warnings: attributed to the user's line, and one per cause and call."""
 
+import contextlib
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from gpssm.core.text import count
 
+# Files whose lines no warning is attributed to: those of this package, and what runs them.
+INSIDE = (str(Path(__file__).parents[1]), contextlib.__file__)
 
-@contextmanager
-def distinct_warnings(stacklevel: int = 2) -> Iterator[None]:
-    """Give the warnings of a block once each when it ends, those that differ in numbers together.
 
-    Parameters
-    ----------
-    stacklevel
-        Frames between the caller and the line that the warnings are attributed to, as in
-        `warnings.warn`, counted from the block.
-    """
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of something, attributed to the line outside of this package that led to it."""
+    level = 1
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        level += 1
+        frame = frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+@contextlib.contextmanager
+def distinct_warnings() -> Iterator[None]:
+    """Give each warning of a block once when it ends, those that differ in numbers together."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -28,4 +36,4 @@ def distinct_warnings(stacklevel: int = 2) -> Iterator[None]:
         causes.setdefault(cause, []).append(message)
     for (category, _), (first, *others) in causes.items():
         more = f" ({count(len(others), 'more warning')} like this one.)" if others else ""
-        warnings.warn(first + more, category, stacklevel=stacklevel + 2)
+        warn(first + more, category)

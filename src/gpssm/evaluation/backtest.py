@@ -25,10 +25,10 @@ from gpssm.core.text import (
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.conditioning import condition_at, extended
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
-from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
+from gpssm.posterior.validation import BACKTEST, rolling_forecasts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -259,16 +259,26 @@ def backtest(
     rows = posterior.dataset.align(series)
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
-    first: dict[str, Any] = {"new_experiment": new_experiment}
+
+    def extend(current: Forecaster, part: Series) -> Forecaster:
+        is_first = current is posterior
+        begins = new_experiment and is_first
+        if refit == "update":
+            return current.update(part, new_experiment=begins)
+        return current.learn(
+            part,
+            forgetting=forgetting if is_first else None,
+            new_experiment=begins,
+            max_draws=max_draws,
+            seed=seed,
+        )
+
     if refit == "never":
-        at_origins = condition_at(posterior.thinned(max_draws), rows, origins, seed=seed, **first)
-    elif refit == "learn":
-        first["forgetting"] = forgetting
-        options = {"max_draws": max_draws, "seed": seed}
-        at_origins = extended(posterior, rows, origins, refit, first, **options)
+        fewer = posterior.thinned(max_draws)
+        states = condition_at(fewer, rows, origins, new_experiment=new_experiment, seed=seed)
     else:
-        at_origins = extended(posterior, rows, origins, refit, first)
-    rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
+        states = extended(posterior, rows, origins, extend)
+    rolling = rolling_forecasts(states, rows, origins, scheme, seed=seed, quiet=False)
     forecasts = []
     figures = []
     with distinct_warnings():

@@ -17,7 +17,7 @@ from gpssm.core.text import count, percent
 from gpssm.data.series import Series
 from gpssm.evaluation.assessment import Assessment
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
-from gpssm.evaluation.residuals import Residuals
+from gpssm.evaluation.residuals import Residuals, find_drift
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS
@@ -147,6 +147,20 @@ def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator
             )
             figure = f"p = {test.p_value:.2g} for independence of {source}"
             yield _check(f"{name} and the inputs", test.found, figure, words, ONE_STEP)
+
+
+def check_drift(residuals: Residuals) -> Iterator[Check]:
+    """Name the outputs whose one-step errors change along the record."""
+    for output, drift in zip(residuals.series.outputs, find_drift(residuals), strict=True):
+        if drift.found:
+            yield Check(
+                f"Drift of {output}",
+                "caution",
+                f"{percent(drift.share)} of the variance of one-step errors",
+                "The system changes along the record: fit its recent rows only, or let the model "
+                "forget old ones, posterior.learn(rows, forgetting='auto').",
+                ONE_STEP,
+            )
 
 
 def _check(name: str, doubtful: bool, figure: str, words: tuple[str, str], protocol: str) -> Check:

@@ -30,7 +30,6 @@ from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
 
 FOLDS = 5
-RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,8 @@ def _errors(
         mean_z, mean_y = flat[fold != k].mean(0), Y[inside].mean(0)
         y, z = Y[inside] - mean_y, flat[owner[inside]] - mean_z
         covariance = y.T @ y / len(y)
-        covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        # A millionth of the mean variance, for what hardly varies.
+        covariance += 1e-6 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
         K = np.linalg.solve(covariance, y.T @ z / len(y))
         targets = flat[owner[~inside]] - mean_z
         after += np.sum((targets - (Y[~inside] - mean_y) @ K) ** 2, axis=0)

@@ -23,7 +23,6 @@ from gpssm.linear.council import council
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
 
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
-PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def select(
     if not candidates:
         raise ValueError("select needs at least one candidate, such as {'state_dim': 2}")
     start = int(share * len(whole))
-    scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, PARTS)
+    scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, parts=3)
     settings = [
         {"seed": seed, **fit_arguments, **candidate, "progress": False} for candidate in candidates
     ]

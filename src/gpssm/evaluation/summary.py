@@ -19,8 +19,7 @@ from gpssm.core.notebook import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_constant_inputs, check_training
-from gpssm.evaluation.drift import check_drift
+from gpssm.evaluation.checks import check_constant_inputs, check_drift, check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -31,10 +30,10 @@ from gpssm.model.bases import (
 )
 from gpssm.model.means import Wired
 from gpssm.posterior.checks import (
+    CHOOSE_METHOD,
     Check,
     check_mixing,
     check_sampler,
-    default_advice,
     doubts,
     is_chain,
     sampling_verdict,
@@ -326,25 +325,21 @@ def summarise(
     is_longest = forecaster is posterior and len(facts.rows) == 1
     training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
+    is_stack = isinstance(forecaster, Stack)
+    members = compared_models(forecaster)
     sampling, mixing = _sampling(
         posterior,
         diagnose(posterior) if diagnostics is None else diagnostics,
         tuple(dict.fromkeys((*forecaster.notes, *posterior.notes))),
+        CHOOSE_METHOD if members else "",
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
-    is_stack = isinstance(forecaster, Stack)
-    members = compared_models(forecaster)
     checks = (
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),
         *(() if residuals is None else check_drift(residuals)),
     )
-    if members:
-        checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
-        sampling = dataclasses.replace(
-            sampling, notes=tuple(dict.fromkeys(map(default_advice, sampling.notes)))
-        )
     return Summary(
         facts=facts,
         sampling=sampling,
@@ -360,23 +355,37 @@ def summarise(
 
 
 def _sampling(
-    posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
+    posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...], remedy: str
 ) -> tuple[Sampling, tuple[Check, ...]]:
-    """Return the convergence and its checks."""
+    """Return the convergence and its checks, with the advice that suits the fit."""
     rows = [diagnostics[FORECAST], diagnostics["smoothed outputs"]]
     starts = own_starts(posterior)
     rows += [diagnostics[row.name + WITHIN] for row in rows] if starts else []
-    sampler = tuple(check_sampler(posterior.info))
-    mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
+    is_sampled = is_chain(posterior.info)
+
+    def checks_of(remedy: str) -> tuple[Check, ...]:
+        mixing = check_mixing(diagnostics.rows, starts, remedy) if is_sampled else ()
+        return (*mixing, *check_sampler(posterior.info, remedy))
+
+    checks = checks_of(remedy)
+    # Notes of the run state the same problems, with the advice that suits the run.
+    sentences = {
+        check.sentence: told.sentence for check, told in zip(checks_of(""), checks, strict=True)
+    }
     sampling = Sampling(
-        verdict=sampling_verdict(rows if mixing else (), sampler, posterior.notes, starts),
+        verdict=sampling_verdict(
+            rows if is_sampled else (),
+            tuple(check_sampler(posterior.info)),
+            posterior.notes,
+            starts,
+        ),
         mixing={row.name: (row.rhat, row.ess_bulk) for row in rows},
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
-        notes=notes,
+        notes=tuple(dict.fromkeys(sentences.get(note, note) for note in notes)),
         separate=bool(starts),
     )
-    return sampling, (*mixing, *sampler)
+    return sampling, checks
 
 
 def _facts(posterior: Posterior) -> Facts:

@@ -42,12 +42,9 @@ if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
 
 LEVEL = 0.9  # of the intervals that are calibrated
-WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
-WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
 TRUST = 3.0  # independent forecasts that are worth as much as what is known before
 FEWEST = 2.0  # independent forecasts from which on a step counts as measured
 LARGEST = 10.0  # factor
-SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +83,7 @@ class Calibration:
 
     def table(self) -> list[dict[str, Any]]:
         """Return a table by steps ahead: factors, coverage without them, independent forecasts."""
+        shown = (1, 2, 5, 10, 20, 30, 50, 100, 200)
         return [
             {
                 "step": step,
@@ -93,7 +91,7 @@ class Calibration:
                 "coverage": self.coverage[step - 1].tolist(),
                 "effective": float(self.effective[step - 1]),
             }
-            for step in sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
+            for step in sorted({step for step in shown if step < self.horizon} | {self.horizon})
         ]
 
 
@@ -153,7 +151,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
     steps = 1 + np.arange(longest)
     spacing = np.concatenate([np.full(len(part.factors), part.spacing) for part in measured])
     # What each origin is worth at each step, where it has any output there.
-    worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
+    worth = np.minimum(1.0, 1.5 * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
     settled = np.flatnonzero(effective >= FEWEST)
     if not settled.size:
@@ -176,10 +174,13 @@ def _curve(
     effective = np.sum(np.where(observed, worth, 0.0), axis=0)
     values, weights = needed[observed], worth[observed]
     places = np.log(np.broadcast_to(steps, needed.shape)[observed])
-    octaves, logs, before = octaves_to(horizon), [], 0.0
+    octaves = octaves_to(horizon)
+    width = 0.35  # of the window around an octave, as the standard deviation of log h
+    logs = []
+    before = 0.0
     for middle in np.log(octaves):
-        near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights
-        window = np.exp(-0.5 * ((np.log(steps) - middle) / WIDTH) ** 2)
+        near = np.exp(-0.5 * ((places - middle) / width) ** 2) * weights
+        window = np.exp(-0.5 * ((np.log(steps) - middle) / width) ** 2)
         number = np.sum(window * effective) / np.sum(window)
         if number > 0:
             share = number / (number + TRUST)

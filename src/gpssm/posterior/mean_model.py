@@ -6,8 +6,8 @@ Its state is one flat vector: the states of all S draws, then the inputs of the 
 inputs act up to K rows later. Inputs and outputs are in the user's units.
 
 For tools without JAX, the program that JAX traces of one step is carried out operation by
-operation: by symbols of CasADi (`casadi.py`), or by lines of NumPy (`export.py`). So every kernel,
-basis, mean and link goes there whose operations are in `NUMPY`.
+operation: by symbols of CasADi, or by lines of NumPy (`export.py`). So every kernel, basis, mean
+and link goes there whose operations are in `NUMPY`.
 """
 
 from collections.abc import Callable, Sequence

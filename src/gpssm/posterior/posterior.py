@@ -22,7 +22,6 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import (
     arviz,
-    casadi,
     conditioning,
     control,
     diagnostics,
@@ -33,7 +32,6 @@ from gpssm.posterior import (
     linearisation,
     mean_model,
     storage,
-    update,
 )
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
@@ -106,13 +104,13 @@ class Posterior:
     smooth = explore.smooth
     condition = conditioning.condition
     learn = learning.learn
-    extend = update.extend
-    update = update.update
+    extend = learning.extend
+    update = learning.update
     transition = explore.transition
     linearise = linearisation.linearise
     rollout = control.rollout
+    to_casadi = export.to_casadi
     export = export.export
-    to_casadi = casadi.to_casadi
     to_control = mean_model.to_control
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
@@ -209,6 +207,10 @@ class Posterior:
         size = max(min(int(most), ALIKE) if alike else int(most), 1)
         every = -(-posterior.num_chains * posterior.num_draws // size)
         return posterior._each(lambda leaf: np.asarray(leaf)[:, ::every])
+
+    def map_models(self, change: Callable[["Posterior"], "Posterior"]) -> "Posterior":
+        """Return the posterior changed by a function, which `Stack` applies to each member."""
+        return change(self)
 
     def _chain(self, chain: int) -> Self:
         if not isinstance(chain, Integral) or not 0 <= chain < self.num_chains:

@@ -29,19 +29,19 @@ from gpssm.core import metrics
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.notebook import card
-from gpssm.core.text import check_whole, percent, to_json
+from gpssm.core.text import check_path, check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
+from gpssm.posterior import conditioning
 from gpssm.posterior.calibration import Calibration, Needed, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.learning import MAX_DRAWS, Forgetting
+from gpssm.posterior.learning import MAX_DRAWS, Forgetting, Relearn
 from gpssm.posterior.posterior import Posterior, load_posterior
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
-from gpssm.posterior.update import Relearn
 from gpssm.posterior.validation import (
     STACKING,
     Fold,
@@ -94,6 +94,8 @@ class Stack:
     table: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
+
+    simulate = conditioning.simulate
 
     @classmethod
     def of(
@@ -227,35 +229,6 @@ class Stack:
             calibrated,
         )
 
-    def simulate(
-        self,
-        u: Any = None,
-        warmup: Any = None,
-        *,
-        horizon: int | None = None,
-        num_particles: int | None = None,
-        num_paths: int = 1000,
-        seed: int = 0,
-        noise: bool = True,
-        bounds: float | None = BOUNDS,
-        calibrated: bool | None = None,
-    ) -> Forecast:
-        """Return the mixture of the members' simulations; see `Posterior.simulate`."""
-        return self._mix(
-            lambda member, paths: member.simulate(
-                u,
-                warmup,
-                horizon=horizon,
-                num_particles=num_particles,
-                num_paths=paths,
-                seed=seed,
-                noise=noise,
-                bounds=bounds,
-            ),
-            num_paths,
-            calibrated,
-        )
-
     def predict(
         self,
         series: Any,
@@ -321,7 +294,7 @@ class Stack:
             conditions = relearn in ("weights", "all") and not member.learns
             return member.extend(series, None if conditions else relearn, **shared)
 
-        return self._each(after)
+        return self.map_models(after)
 
     def condition(
         self,
@@ -333,7 +306,7 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Condition every member on new rows; see `Posterior.condition`."""
-        return self._each(
+        return self.map_models(
             lambda member: member.condition(
                 series,
                 new_experiment=new_experiment,
@@ -355,7 +328,7 @@ class Stack:
     ) -> Self:
         """Let every member learn from new rows; see `Posterior.learn`."""
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self._each(
+        return self.map_models(
             lambda member: (
                 member.learn(series, forgetting=forgetting, max_draws=max_draws, **shared)
                 if member.learns
@@ -376,7 +349,7 @@ class Stack:
     ) -> Self:
         """Sample every member again with new rows; see `Posterior.update`."""
         shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self._each(
+        return self.map_models(
             lambda member: (
                 member.update(
                     series, num_warmup=num_warmup, num_draws=num_draws, progress=progress, **shared
@@ -407,10 +380,11 @@ class Stack:
         check_whole("most", most, 0)
         shares = self._shares(most)
         # A few numbers of draws, so that programs serve mixtures of any weights.
-        return self.with_members(
-            member.thinned(2 ** (shares[name].bit_length() - 1))
+        members = {
+            name: member.thinned(2 ** (shares[name].bit_length() - 1))
             for name, member in self.members.items()
-        )
+        }
+        return dataclasses.replace(self, members=members)
 
     def summary(self) -> "Summary":
         """Return a summary of the mixture; see `Posterior.summary`.
@@ -462,7 +436,7 @@ class Stack:
         `steps` is the largest number of steps ahead.
         """
         check_whole("num_paths", num_paths, 1)
-        with distinct_warnings(3):
+        with distinct_warnings():
             parts = []
             for name, paths in self._shares(num_paths).items():
                 # A few numbers of paths, so that programs serve mixtures of any weights.
@@ -476,13 +450,10 @@ class Stack:
         """Return the number of items for each member, by name, in proportion to the weights."""
         return dict(zip(self.members, share_out(total, self.weights), strict=True))
 
-    def _each(self, change: Callable[[Posterior], Posterior]) -> Self:
-        with distinct_warnings(3):
-            return self.with_members(map(change, self.members.values()))
-
-    def with_members(self, posteriors: Iterable[Posterior]) -> Self:
-        """Return the same mixture with other posteriors, in the order of the members."""
-        members = dict(zip(self.members, posteriors, strict=True))
+    def map_models(self, change: Callable[[Posterior], Posterior]) -> Self:
+        """Return the mixture with a function applied to each member."""
+        with distinct_warnings():
+            members = {name: change(member) for name, member in self.members.items()}
         return dataclasses.replace(self, members=members)
 
 
@@ -518,7 +489,7 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
-def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
+def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     """Load a stack saved by `Stack.save`."""
     with TemporaryDirectory() as folder:
         try:
@@ -549,9 +520,26 @@ def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stac
     return dataclasses.replace(stack, calibration=calibration)
 
 
-def load_forecaster(path: Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
-    """Load a saved posterior or stack."""
-    return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster:
+    """Load a posterior saved by `Posterior.save`, or a stack saved by `Stack.save`.
+
+        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a run on the command line, such as `runs/tank`.
+    parts
+        User-defined functions of the model by dotted name. If one is missing, the error names it.
+
+    Returns
+    -------
+    Posterior or Stack
+        Identical to the saved object, bit for bit.
+    """
+    path = check_path(path)
+    path = path / "posterior.nc" if path.is_dir() else path
+    return _load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:

@@ -11,11 +11,10 @@ paths and draws they can afford: each has a `RollingOrigin` below.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -29,11 +28,9 @@ if TYPE_CHECKING:
 
 HELD_OUT = 0.25  # share of a series that each fold holds out
 FEWEST_ROWS = 15  # held-out rows below which a series is not judged
-MOST_SERIES = 3  # the longest series are judged, no more of them than this
 # Forecasts from neighbouring origins share rows and err together: all entries are worth one
 # independent entry for so many rows.
 DEPENDENT_ROWS = 10
-SETTLING = 20  # rows of a new experiment from which the filter finds the state
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class Errors(NamedTuple):
 
 
 def make_folds(series: Sequence[Series]) -> list[Fold]:
-    """Hold out the last rows of each series, then the first rows.
+    """Hold out the last rows of the three longest series, then the first rows.
 
     Parameters
     ----------
@@ -175,7 +172,7 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
     """
     counts = [int(HELD_OUT * len(item)) for item in series]
     counts = [count if count >= FEWEST_ROWS else 0 for count in counts]
-    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
+    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:3]
     judged = sorted(index for index in longest if counts[index])
     if not judged:
         return []
@@ -198,7 +195,7 @@ def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
 
 def settling_rows(rows: int, new_experiment: bool) -> int:
     """Rows before the first origin, where the state is not known from rows before."""
-    return min(SETTLING, rows // 3) if new_experiment else 0
+    return min(20, rows // 3) if new_experiment else 0
 
 
 def rolling_forecasts(
@@ -218,7 +215,7 @@ def rolling_forecasts(
     ----------
     posteriors : iterable of Posterior or Stack
         The posterior at each origin, such as `condition_at(posterior, rows, origins)` or
-        `extended(posterior, rows, origins, "learn")`.
+        `extended(posterior, rows, origins, extend)`.
     rows : Series
         The rows to forecast, in the user's units.
     origins : sequence of int
@@ -259,42 +256,6 @@ def rolling_forecasts(
         forecast = forecast[: len(ahead)]
         early = origin <= middle
         yield RollingForecast(origin, forecast, ahead, scheme.horizon, early, spacing)
-
-
-def extended(
-    posterior: "Forecaster",
-    rows: Series,
-    origins: Sequence[int],
-    verb: Literal["learn", "update"],
-    first: Mapping[str, Any],
-    **options: Any,
-) -> Iterator["Forecaster"]:
-    """The posterior given the rows up to each origin, each from the one before.
-
-    Parameters
-    ----------
-    posterior : Posterior or Stack
-        The posterior before the first row.
-    rows : Series
-        Rows that follow its data.
-    origins : sequence of int
-        Row numbers, in increasing order.
-    verb : {"learn", "update"}
-        The method of the posterior that takes new rows.
-    first : mapping
-        Options of the first call only: later ones keep to them.
-    **options
-        Options of every call.
-
-    Yields
-    ------
-    Posterior or Stack
-    """
-    for before, origin in pairwise([0, *origins]):
-        if origin > before:
-            posterior = getattr(posterior, verb)(rows[before:origin], **first, **options)
-            first = {}
-        yield posterior
 
 
 def held_out_forecasts(
