@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gpssm.data.series import Series as Series
     from gpssm.evaluation.backtest import backtest as backtest
     from gpssm.evaluation.compare import compare as compare
-    from gpssm.evaluation.orders import linear_models as linear_models
+    from gpssm.evaluation.select import linear_models as linear_models
     from gpssm.evaluation.select import select as select
     from gpssm.evaluation.stack import stack as stack
     from gpssm.fitting.fit import build_model as build_model
@@ -83,7 +83,7 @@ _NAMES = {
     "detrend": "data.preparing",
     "fit": "fitting.fit",
     "fit_many": "fitting.many",
-    "linear_models": "evaluation.orders",
+    "linear_models": "evaluation.select",
     "load": "posterior.stack",
     "merge": "data.preparing",
     "read": "data.readers",

@@ -144,8 +144,7 @@ class Backtest:
             coverage = metrics.coverage(paths, actual, level, by_step=True)
             columns[f"coverage_{100 * level:g}"] = coverage
             columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
-        steps = pd.RangeIndex(1, self.horizon + 1, name="step")
-        return pd.DataFrame(columns, index=steps)
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, self.horizon + 1, name="step"))
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Plot forecasts along the series that do not overlap, and scores by step ahead.
@@ -167,8 +166,7 @@ class Backtest:
         return f"Backtest({rows}, {self.horizon} steps, refit={self.refit})"
 
     def _repr_html_(self) -> str:
-        tables = {"by origin": self.table, "by step ahead": self.by_step()}
-        return card(repr(self), tables=tables)
+        return card(repr(self), tables={"by origin": self.table, "by step ahead": self.by_step()})
 
     def __str__(self) -> str:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]

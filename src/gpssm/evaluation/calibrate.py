@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
 from gpssm.core.text import check_flag, check_seed, count
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.model.likelihoods import Bernoulli, Poisson
-from gpssm.posterior.calibration import Needed, estimate, needed_factors
+from gpssm.posterior.calibration import estimate, needed_factors
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.draws import check_states
 from gpssm.posterior.posterior import Posterior
@@ -97,8 +98,9 @@ def calibrate(
 
 def measure(
     posterior: Posterior | Stack, rows: Series, new_experiment: bool, index: int, seed: int
-) -> Needed:
-    """Return the factors needed to cover the outputs of some rows, from origins along them."""
+) -> tuple[Float[np.ndarray, "O H Dy"], int]:
+    """Return the factors needed to cover the outputs of some rows, from origins along them, and the
+    number of rows between two origins."""
     if len(rows) < FEWEST_ROWS:
         raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
     settling = settling_rows(len(rows), new_experiment)
@@ -107,13 +109,14 @@ def measure(
     spacing = scheme.spacing(unseen)
     origins = range(settling, len(rows) - 1, spacing)
     plain = dataclasses.replace(posterior.thinned(scheme.num_draws), calibration=None)
-    shared: dict[str, Any] = {"seed": seed, "index": index}
-    at_origins = condition_at(plain, rows, origins, new_experiment=new_experiment, **shared)
+    at_origins = condition_at(
+        plain, rows, origins, new_experiment=new_experiment, seed=seed, index=index
+    )
     factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
-    forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
+    forecasts = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, index=index)
     for needed, item in zip(factors, forecasts, strict=True):
         needed[: len(item.rows)] = needed_factors(item.forecast, item.rows.y)
-    return Needed(factors, spacing)
+    return factors, spacing
 
 
 def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior | Stack, Fold]]:

@@ -31,12 +31,10 @@ forecasts, it is constant. Intervals are never narrower than those of the model.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
-
-from gpssm.posterior.rollout import Pair
 
 if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
@@ -95,35 +93,6 @@ class Calibration:
         ]
 
 
-def stretch(
-    factors: Float[np.ndarray, "H Dy"], paths: Float[np.ndarray, "S H Dy"], *mixtures: Pair | None
-) -> tuple[Any, ...]:
-    """Stretch paths and mixtures of Gaussians about the mean of the paths by factors."""
-    centre = np.mean(paths, axis=0)
-
-    def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
-        return centre + factors * (values - centre)
-
-    return widen(paths), *(
-        (widen(pair[0]), factors**2 * pair[1]) if pair else None for pair in mixtures
-    )
-
-
-class Needed(NamedTuple):
-    """Factors that intervals need to contain the outputs.
-
-    Parameters
-    ----------
-    factors : array (O, H, Dy)
-        r by origin and step; NaN where no output was observed.
-    spacing : int
-        Rows between two origins.
-    """
-
-    factors: Float[np.ndarray, "O H Dy"]
-    spacing: int
-
-
 def needed_factors(
     forecast: "Forecast", actual: Float[np.ndarray, "H Dy"]
 ) -> Float[np.ndarray, "H Dy"]:
@@ -135,21 +104,25 @@ def needed_factors(
     return np.where(np.isnan(actual), np.nan, np.minimum(factors, LARGEST))
 
 
-def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
-    """Estimate the factors s_h of each output from the needed factors."""
-    longest = max(part.factors.shape[1] for part in measured)
-    needed = np.concatenate(
-        [
-            np.pad(
-                part.factors,
-                ((0, 0), (0, longest - part.factors.shape[1]), (0, 0)),
-                constant_values=np.nan,
-            )
-            for part in measured
-        ]
-    )
+def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: str) -> Calibration:
+    """Estimate the factors s_h of each output from the needed factors.
+
+    Parameters
+    ----------
+    measured
+        The factors r by origin, step and output, NaN where no output was observed, and the number
+        of rows between two origins.
+    rows
+        Description of the rows.
+    """
+    longest = max(factors.shape[1] for factors, _ in measured)
+    padded = [
+        np.pad(factors, ((0, 0), (0, longest - factors.shape[1]), (0, 0)), constant_values=np.nan)
+        for factors, _ in measured
+    ]
+    needed = np.concatenate(padded)
     steps = 1 + np.arange(longest)
-    spacing = np.concatenate([np.full(len(part.factors), part.spacing) for part in measured])
+    spacing = np.concatenate([np.full(len(factors), step) for factors, step in measured])
     # What each origin is worth at each step, where it has any output there.
     worth = np.minimum(1.0, 1.5 * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)

@@ -117,11 +117,11 @@ class Rollout(eqx.Module):
                 )
             scaled = (arriving(inputs, self.delay, start.past) - mean[None]) / std[None]
             ensemble = self.ensemble.scaled(start.scale)
-            paths = run_paths(
+            emission, *_ = run_paths(
                 ensemble, start.states, scaled, self.keys, self.slots, self.box, self.noise
             )
             mean, std = self.output_scale
-            return jnp.swapaxes(paths.emission.y, 0, 1) * std[None, None] + mean[None, None]
+            return jnp.swapaxes(emission.y, 0, 1) * std[None, None] + mean[None, None]
 
     def states_of(self, posterior: "Posterior") -> StateEnsemble:
         """Return the start states of a posterior with the same draws.

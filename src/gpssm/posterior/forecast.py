@@ -32,7 +32,7 @@ from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
-from gpssm.posterior.calibration import Calibration, stretch
+from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
@@ -161,7 +161,9 @@ class Forecast:
         bounds: float | None,
         u: Float[np.ndarray, "H Du"],
         acting: Float[np.ndarray, "H Du"],
-        **settings: Any,
+        start: int,
+        dt: float | None,
+        clock: Clock | None,
     ) -> Self:
         """Create the forecast from simulated paths, in the user's units.
 
@@ -177,8 +179,8 @@ class Forecast:
             The inputs at the rows where they are set, in the user's units.
         acting
             The delayed inputs in the model's units.
-        settings
-            `start`, `dt` and `clock`.
+        start, dt, clock
+            As in `Forecast`.
         """
         dataset = posterior.dataset
         # In NumPy, which compiles nothing for a new horizon.
@@ -202,7 +204,9 @@ class Forecast:
             inputs=dataset.inputs,
             units=dataset.units,
             scale=dataset.output_spread,
-            **settings,
+            start=start,
+            dt=dt,
+            clock=clock,
         )
 
     @classmethod
@@ -601,10 +605,20 @@ def widened(
     if calibration is None or calibrated is False:
         return forecast
     factors = calibration.at(steps)
-    paths, moments, ahead = stretch(
-        factors, forecast.paths, forecast.moments, forecast.moments_ahead
+    centre = forecast.mean
+
+    def stretch(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
+        return centre + factors * (values - centre)
+
+    def stretch_mixture(pair: Pair | None) -> Pair | None:
+        return pair and (stretch(pair[0]), factors**2 * pair[1])
+
+    return replace(
+        forecast,
+        paths=stretch(forecast.paths),
+        moments=stretch_mixture(forecast.moments),
+        moments_ahead=stretch_mixture(forecast.moments_ahead),
     )
-    return replace(forecast, paths=paths, moments=moments, moments_ahead=ahead)
 
 
 def start_states(

@@ -263,8 +263,7 @@ def _training_weights(
     states = (posterior.draws.states[place][:, :, : stops[place] + 1] for place in parts)
     draws = posterior.draws._replace(states=tuple(states))
     series = [scaled[place][: stops[place]] for place in parts]
-    moments = map_draws(_weight_moments, posterior.model, draws, series)
-    mean, blocks = map(merge_chains, moments)
+    mean, blocks = map(merge_chains, map_draws(_weight_moments, posterior.model, draws, series))
     count, dim, size = mean.shape
     covariance = np.zeros((count, dim, size, dim, size))
     diagonal = np.arange(dim)

@@ -26,7 +26,6 @@ from gpssm.posterior import (
     control,
     diagnostics,
     explore,
-    export,
     forecast,
     learning,
     linearisation,
@@ -109,8 +108,8 @@ class Posterior:
     transition = explore.transition
     linearise = linearisation.linearise
     rollout = control.rollout
-    to_casadi = export.to_casadi
-    export = export.export
+    export = mean_model.export
+    to_casadi = mean_model.to_casadi
     to_control = mean_model.to_control
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose

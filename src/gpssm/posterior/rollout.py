@@ -414,22 +414,9 @@ class Emission(NamedTuple):
         return dataset.decode(self.y), pair(*self.moments), pair(*self.moments_ahead)
 
 
-class Paths(NamedTuple):
-    """N paths of H steps.
-
-    Parameters
-    ----------
-    emission
-        The outputs and moments, arrays (H, N, Dy).
-    share_left
-        Share of the paths that had left by each step.
-    novelty
-        Novelty of where the living were.
-    """
-
-    emission: Emission
-    share_left: Float[Array, " H"]
-    novelty: Float[Array, " H"]
+# The emission, arrays (H, N, Dy), and at each of H steps the share of the paths that had left by
+# then and the novelty of where the living were.
+Paths = tuple[Emission, Float[Array, " H"], Float[Array, " H"]]
 
 
 @jit
@@ -462,8 +449,8 @@ def run_paths(
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`.
 
-    Those that left have stand-ins. Without a box no path is stopped, and `share_left` is the
-    share that is not finite.
+    Those that left have stand-ins. Without a box no path is stopped, and the share that left is
+    the share that is not finite.
     """
     noise_variance = ensemble.process_variance
     box = None if box is None else box.grown(start, noise_variance)
@@ -510,7 +497,7 @@ def run_paths(
 
     alive = inside(start)
     carry = (start, alive, alive, jnp.arange(slots.shape[0]))
-    return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
+    return jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1]
 
 
 def _each(function: Callable[[PRNGKeyArray], Array], keys: PRNGKeyArray) -> Array:

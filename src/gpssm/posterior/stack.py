@@ -13,12 +13,12 @@ members are equally good, weights stay even.
 """
 
 import dataclasses
+import io
 import json
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -29,12 +29,13 @@ from gpssm.core import metrics
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.notebook import card
+from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_path, check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
-from gpssm.posterior import conditioning
-from gpssm.posterior.calibration import Calibration, Needed, estimate, needed_factors
+from gpssm.posterior import conditioning, storage
+from gpssm.posterior.calibration import Calibration, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
@@ -288,13 +289,18 @@ class Stack:
 
         Members without a learned transition, such as linear models, are conditioned.
         """
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
 
-        def after(member: Posterior) -> Posterior:
+        def extend(member: Posterior) -> Posterior:
             conditions = relearn in ("weights", "all") and not member.learns
-            return member.extend(series, None if conditions else relearn, **shared)
+            return member.extend(
+                series,
+                None if conditions else relearn,
+                new_experiment=new_experiment,
+                seed=seed,
+                index=index,
+            )
 
-        return self.map_models(after)
+        return self.map_models(extend)
 
     def condition(
         self,
@@ -327,14 +333,22 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Let every member learn from new rows; see `Posterior.learn`."""
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self.map_models(
-            lambda member: (
-                member.learn(series, forgetting=forgetting, max_draws=max_draws, **shared)
-                if member.learns
-                else member.condition(series, **shared)
+
+        def learn(member: Posterior) -> Posterior:
+            if not member.learns:
+                return member.condition(
+                    series, new_experiment=new_experiment, seed=seed, index=index
+                )
+            return member.learn(
+                series,
+                forgetting=forgetting,
+                new_experiment=new_experiment,
+                max_draws=max_draws,
+                seed=seed,
+                index=index,
             )
-        )
+
+        return self.map_models(learn)
 
     def update(
         self,
@@ -348,16 +362,21 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Sample every member again with new rows; see `Posterior.update`."""
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self.map_models(
-            lambda member: (
-                member.update(
-                    series, num_warmup=num_warmup, num_draws=num_draws, progress=progress, **shared
-                )
-                if member.learns
-                else member.extend(series, **shared)
+
+        def update(member: Posterior) -> Posterior:
+            if not member.learns:
+                return member.extend(series, new_experiment=new_experiment, seed=seed, index=index)
+            return member.update(
+                series,
+                new_experiment=new_experiment,
+                num_warmup=num_warmup,
+                num_draws=num_draws,
+                seed=seed,
+                progress=progress,
+                index=index,
             )
-        )
+
+        return self.map_models(update)
 
     def calibrate(
         self,
@@ -412,15 +431,13 @@ class Stack:
         }
 
         def write(file: Any) -> None:
-            with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
-                archive.writestr(
-                    CONTENTS, to_json(contents | {"checksum": digest(to_json(contents))})
-                )
+            with zipfile.ZipFile(file, "w") as archive:
+                checked = contents | {"checksum": digest(to_json(contents))}
+                archive.writestr(CONTENTS, to_json(checked))
                 for number, member in enumerate(self.members.values()):
-                    dataclasses.replace(member, calibration=self.calibration).save(
-                        Path(folder) / f"{number}.nc"
-                    )
-                    archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
+                    calibrated = dataclasses.replace(member, calibration=self.calibration)
+                    image = storage.to_bytes(storage.to_tree(calibrated))
+                    archive.writestr(f"{number}.nc", image)
 
         write_atomically(target, write)
 
@@ -489,34 +506,32 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
+@in_double_precision
 def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     """Load a stack saved by `Stack.save`."""
-    with TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if CONTENTS not in archive.namelist():
-                    raise NotAsSaved(
-                        f"{path} is a zip file, but not a saved stack: it has no {CONTENTS}."
-                    )
-                contents = json.loads(archive.read(CONTENTS))
-                if contents.pop("checksum") != digest(to_json(contents)):
-                    raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
-                names = [str(name) for name in contents["names"]]
-                files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
-            members = {
-                name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)
-            }
-            calibration = members[names[0]].calibration
-            rows = [dict(row) for row in contents["table"]]
-            notes = map(str, contents["notes"])
-            stack = Stack.of(members, contents["weights"], rows, notes)
-        except (NotAsSaved, MemoryError):
-            raise
-        except Exception as error:  # which one depends on where the damage is
-            reason = str(error).replace(f"{folder}/", "")
-            raise ValueError(
-                f"{path} is damaged ({reason}). Use an intact copy, or stack and save again."
-            ) from error
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if CONTENTS not in archive.namelist():
+                raise NotAsSaved(
+                    f"{path} is a zip file, but not a saved stack: it has no {CONTENTS}."
+                )
+            contents = json.loads(archive.read(CONTENTS))
+            if contents.pop("checksum") != digest(to_json(contents)):
+                raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
+            members = {}
+            for number, name in enumerate(contents["names"]):
+                file = f"{number}.nc"
+                fields = storage.read_open(io.BytesIO(archive.read(file)), Path(file), parts)
+                members[str(name)] = Posterior(**fields)
+        calibration = next(iter(members.values())).calibration
+        rows = [dict(row) for row in contents["table"]]
+        stack = Stack.of(members, contents["weights"], rows, map(str, contents["notes"]))
+    except (NotAsSaved, MemoryError):
+        raise
+    except Exception as error:  # which one depends on where the damage is
+        raise ValueError(
+            f"{path} is damaged ({error}). Use an intact copy, or stack and save again."
+        ) from error
     return dataclasses.replace(stack, calibration=calibration)
 
 
@@ -672,7 +687,7 @@ def mixture_calibration(
         paths = share_out(len(rolling[0].forecast.paths), weights)
         parts = [part.forecast.thinned(number) for part, number in zip(rolling, paths, strict=True)]
         factors = needed_factors(Forecast.join(parts), rolling[0].rows.y)
-        needed.append(Needed(factors[None], rolling[0].spacing))
+        needed.append((factors[None], rolling[0].spacing))
     rows = f"{scores[0].rows} held-out training rows"
     return estimate(needed, rows)
 
