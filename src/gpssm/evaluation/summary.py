@@ -215,14 +215,29 @@ class Summary:
             "of f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
-        started = {"start": "start", "noise": "noise", "likelihood": "likelihood"}
-        started |= {"rolling": f"{HORIZON} steps", "run": "simulation", "chains": "chains"}
+        started = {
+            "start": "start",
+            "noise": "noise",
+            "likelihood": "likelihood",
+            "rolling": f"{HORIZON} steps",
+            "run": "simulation",
+            "chains": "chains",
+        }
         weighed = {"member": "member", "weight": "weight", "log_score": "log score", "crps": "CRPS"}
-        residual = {"output": "residual of", "with": "and", "correlation": "correlation"}
-        residual |= {"lag": "lag", "p": "p"}
+        residual = {
+            "output": "residual of",
+            "with": "and",
+            "correlation": "correlation",
+            "lag": "lag",
+            "p": "p",
+        }
         note = "The largest correlation; p below 0.05 indicates remaining structure."
-        widened = {"step": "steps ahead", "factors": "factor", "coverage": "coverage without"}
-        widened |= {"effective": "independent forecasts"}
+        widened = {
+            "step": "steps ahead",
+            "factors": "factor",
+            "coverage": "coverage without",
+            "effective": "independent forecasts",
+        }
         return {
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
             fitted: self.facts.lines,
@@ -249,16 +264,33 @@ class Summary:
                 count(value, "step") if value else f"> {len(training.widening)} steps"
                 for value in (output.half, output.most)
             )
-            near = f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)"
-            far = f"{output.simulation_error:.3g} ({figure(output.simulation_fit, 3)} %)"
-            cells = {"output": output.label, "spread": output.spread, "noise": noise}
-            cells |= {"process": process, "near": near, "far": far, "half": half, "most": most}
-            rows.append(cells)
-        noises = {"output": "output", "spread": "spread", "noise": "noise"}
-        errors = {"output": "output", "near": "error: 1 step", "far": f"{training.horizon} steps"}
-        errors |= {"half": "half spread", "most": "90 % spread"}
+            rows.append(
+                {
+                    "output": output.label,
+                    "spread": output.spread,
+                    "noise": noise,
+                    "process": process,
+                    "near": f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)",
+                    "far": f"{output.simulation_error:.3g} ({figure(output.simulation_fit, 3)} %)",
+                    "half": half,
+                    "most": most,
+                }
+            )
+        noises = {
+            "output": "output",
+            "spread": "spread",
+            "noise": "noise",
+            "process": "process noise",
+        }
+        errors = {
+            "output": "output",
+            "near": "error: 1 step",
+            "far": f"{training.horizon} steps",
+            "half": "half spread",
+            "most": "90 % spread",
+        }
         return [
-            *_table(rows, noises | {"process": "process noise"}),
+            *_table(rows, noises),
             "In parentheses: share of the output's variance.",
             "",
             *_table(rows, errors),

@@ -26,7 +26,7 @@ from gpssm.plots.style import (
     with_unit,
 )
 from gpssm.posterior.draws import stored_rows
-from gpssm.posterior.explore import TransitionEstimate, transition
+from gpssm.posterior.explore import FunctionEstimate, transition
 from gpssm.posterior.linearisation import (
     Bode,
     Linearisation,
@@ -63,7 +63,7 @@ class Slice(NamedTuple):
     places: Float[np.ndarray, " N"]
     line: Float[np.ndarray, " n"]
     x: Float[np.ndarray, "n Dx"]
-    estimate: TransitionEstimate
+    estimate: FunctionEstimate
 
 
 def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
