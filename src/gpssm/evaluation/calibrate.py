@@ -152,8 +152,8 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
                 path[-length:] if fold.before else path[:length]
                 for path, length in zip(paths, lengths, strict=True)
             ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
+        # One short chain is no posterior to be judged.
+        with warnings.catch_warnings(action="ignore"):
             runtime = Runtime(num_chains=1, seed=seed, progress=False)
             fits.append((fit(fold.series, spec=spec.replace(**changes), runtime=runtime), fold))
     return fits

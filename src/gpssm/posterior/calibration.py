@@ -132,8 +132,7 @@ def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: 
     horizon = int(settled[-1]) + 1
     columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
     covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a step without any output has no coverage
+    with warnings.catch_warnings(action="ignore"):  # a step without any output has no coverage
         coverage = np.nanmean(covered, axis=0)
     return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
 

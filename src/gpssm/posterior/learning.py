@@ -447,13 +447,7 @@ def update(
     dataset = old.extend(old.align(series), None if new_experiment else index)
     first = 0 if new_experiment else len(old.experiments[index])
     rows = dataset.scaled[-1 if new_experiment else index][first:]
-    # All chains start from the last draw of the chain with the likeliest states, or each from its
-    # own last draw where chains have separate models.
-    best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
-    starts = []
-    for chain in range(posterior.num_chains) if differ_in_model(posterior) else [best]:
-        states = extend_states(posterior, chain, rows, new_experiment, seed, index)
-        starts.append(Start(model_of(posterior, chain, -1), states))
+    starts = _starts(posterior, rows, new_experiment, seed, index)
     runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
     sample = run_chains(method, starts, list(dataset.scaled), runtime)
     model, draws = absorb_common([start.model for start in starts], sample.draws)
@@ -473,6 +467,22 @@ def update(
     for note in updated.notes:
         warn(note)
     return updated
+
+
+def _starts(
+    posterior: "Posterior", rows: Series, new_experiment: bool, seed: int, index: int
+) -> list[Start]:
+    """Return the starts of an update: the last draw of the chain with the likeliest states, or of
+    each chain where chains have separate models."""
+    best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
+    chains = range(posterior.num_chains) if differ_in_model(posterior) else [best]
+    return [
+        Start(
+            model_of(posterior, chain, -1),
+            extend_states(posterior, chain, rows, new_experiment, seed, index),
+        )
+        for chain in chains
+    ]
 
 
 def _shortened(

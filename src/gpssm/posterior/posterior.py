@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -40,7 +40,53 @@ if TYPE_CHECKING:
 
     from gpssm.evaluation.summary import Summary
 
+Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
+
 ALIKE = 20  # draws that are enough where they differ in their states alone
+
+
+def calibrate(
+    forecaster: Forecasting,
+    series: Any = None,
+    *,
+    new_experiment: bool = False,
+    index: int = -1,
+    seed: int | None = None,
+    without: Sequence[Any] = (),
+) -> Forecasting:
+    """Calibrate the width of intervals on held-out rows.
+
+    See `gpssm.evaluation.calibrate.calibrate`.
+    """
+    from gpssm.evaluation import calibrate
+
+    fitted: Any = forecaster
+    return calibrate.calibrate(
+        fitted,
+        series,
+        new_experiment=new_experiment,
+        index=index,
+        seed=seed,
+        without=without,
+    )
+
+
+def summary(forecaster: Any) -> "Summary":
+    """Return a summary of the fit: data, model, convergence, noise, nonlinearity and warnings.
+
+    Use `print` or `to_dict`. Errors are in sample, along the longest training series, from a few
+    draws. For a stack, results for a single model are those of the `leading` member.
+    """
+    from gpssm.evaluation.summary import summarise
+
+    return summarise(forecaster)
+
+
+def plot(forecaster: Any, index: int = -1) -> "Figure":
+    """Plot the smoothed outputs of training series `index`, with the data."""
+    from gpssm.plots.posteriors import plot_smoothed
+
+    return plot_smoothed(forecaster, index)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,6 +160,9 @@ class Posterior:
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
+    calibrate = calibrate
+    summary = summary
+    plot = plot
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
@@ -226,46 +275,6 @@ class Posterior:
         current = self.current and self.current.each(function)
         learned = self.learned and self.learned.each(function)
         return replace(self, draws=draws, info=info, current=current, learned=learned)
-
-    def calibrate(
-        self,
-        series: Any = None,
-        *,
-        new_experiment: bool = False,
-        index: int = -1,
-        seed: int | None = None,
-        without: Sequence[Any] = (),
-    ) -> "Posterior":
-        """Calibrate the width of intervals on held-out rows.
-
-        See `gpssm.evaluation.calibrate.calibrate`.
-        """
-        from gpssm.evaluation.calibrate import calibrate
-
-        return calibrate(
-            self,
-            series,
-            new_experiment=new_experiment,
-            index=index,
-            seed=seed,
-            without=without,
-        )
-
-    def summary(self) -> "Summary":
-        """Return a summary of the fit: data, model, convergence, noise, nonlinearity and warnings.
-
-        Use `print` or `to_dict`. Errors are in sample, along the longest training series, from a
-        few draws.
-        """
-        from gpssm.evaluation.summary import summarise
-
-        return summarise(self)
-
-    def plot(self, index: int = -1) -> "Figure":
-        """Plot the smoothed outputs of training series `index`, with the data."""
-        from gpssm.plots.posteriors import plot_smoothed
-
-        return plot_smoothed(self, index)
 
 
 def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:

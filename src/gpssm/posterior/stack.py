@@ -40,7 +40,7 @@ from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
 from gpssm.posterior.learning import MAX_DRAWS, Forgetting, Relearn
-from gpssm.posterior.posterior import Posterior, load_posterior
+from gpssm.posterior.posterior import Posterior, calibrate, load_posterior, plot, summary
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
 from gpssm.posterior.validation import (
@@ -51,11 +51,6 @@ from gpssm.posterior.validation import (
     held_out_forecasts,
     outputs_spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gpssm.evaluation.summary import Summary
 
 CONTENTS = "stack.json"  # the file inside a saved stack that names its members
 # Entries are less independent than one for three rows. But weights of few rows then lean on what
@@ -97,6 +92,9 @@ class Stack:
     calibration: Calibration | None = None
 
     simulate = conditioning.simulate
+    calibrate = calibrate
+    summary = summary
+    plot = plot
 
     @classmethod
     def of(
@@ -378,22 +376,6 @@ class Stack:
 
         return self.map_models(update)
 
-    def calibrate(
-        self,
-        series: Any = None,
-        *,
-        new_experiment: bool = False,
-        index: int = -1,
-        seed: int | None = None,
-    ) -> "Stack":
-        """Calibrate the width of the mixture's intervals on held-out rows.
-
-        See `Posterior.calibrate`. Without rows, every member is fitted to the folds.
-        """
-        from gpssm.evaluation.calibrate import calibrate
-
-        return calibrate(self, series, new_experiment=new_experiment, index=index, seed=seed)
-
     def thinned(self, most: int) -> Self:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
         check_whole("most", most, 0)
@@ -404,21 +386,6 @@ class Stack:
             for name, member in self.members.items()
         }
         return dataclasses.replace(self, members=members)
-
-    def summary(self) -> "Summary":
-        """Return a summary of the mixture; see `Posterior.summary`.
-
-        Results for a single model are those of the `leading` member.
-        """
-        from gpssm.evaluation.summary import summarise
-
-        return summarise(self)
-
-    def plot(self, index: int = -1) -> "Figure":
-        """Plot the smoothed outputs of training series `index`, with the data."""
-        from gpssm.plots.posteriors import plot_smoothed
-
-        return plot_smoothed(self, index)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file (a zip archive) for `gpssm.load`."""

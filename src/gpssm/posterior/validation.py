@@ -12,7 +12,6 @@ paths and draws they can afford: each has a `RollingOrigin` below.
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -243,9 +242,7 @@ def rolling_forecasts(
         ahead = rows[origin : origin + steps]
         u = np.pad(ahead.u, ((0, steps - len(ahead)), (0, 0)), mode="edge")
         origin_seed = seed if scheme.same_seed else seed + number
-        with warnings.catch_warnings() if quiet else nullcontext():
-            if quiet:
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore" if quiet else None):
             forecast = posterior.forecast(
                 steps,
                 u,
