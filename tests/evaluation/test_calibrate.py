@@ -23,7 +23,7 @@ from gpssm.posterior.calibration import (
     octaves_to,
     weighted_quantile,
 )
-from gpssm.posterior.validation import make_folds
+from gpssm.posterior.validation import Fold, make_folds
 from posteriors import linear_weights, make_posterior
 
 FACTORS = np.array([[1.0, 1.3], [1.5, 1.0], [2.0, 1.7]])
@@ -204,7 +204,13 @@ def test_a_model_with_too_little_noise_is_widened_and_a_right_one_is_not():
     found = wrong.calibrate(seen).calibration
     assert found.rows == "160 new rows"
     # Rows that neither the model nor its calibration have seen.
-    needed = measure(wrong.condition(seen), later, False, -1, 0)[0][:, :30, 0]
+    fold = Fold([], {-1: later}, before=False)
+    needed = np.concatenate(
+        [
+            np.pad(factors[0, :30, 0], (0, max(30 - factors.shape[1], 0)), constant_values=np.nan)
+            for factors, _ in measure(wrong.condition(seen), fold, 0)
+        ]
+    ).reshape(-1, 30)
     factors = found.at(np.arange(1, 31))[:, 0]
     before, after = (
         np.nanmean(np.where(np.isnan(needed), np.nan, needed <= limit)) for limit in (1.0, factors)
@@ -249,7 +255,7 @@ def test_the_summary_shows_the_factors(fitted):
 
 def test_what_cannot_be_calibrated_says_so(fitted):
     with pytest.raises(ValueError, match="15 rows"):
-        measure(fitted[1], fitted[1].dataset.experiments[0][:9], False, -1, 0)
+        measure(fitted[1], Fold([], {-1: fitted[1].dataset.experiments[0][:9]}, False), 0)
     short = make_posterior(raw=[make_series(20)])
     assert make_folds(short.dataset.experiments) == []
     with pytest.raises(ValueError, match=r"posterior\.calibrate\(rows\)"):

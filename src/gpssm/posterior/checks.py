@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.core.mixing import bfmi
 from gpssm.core.text import count, join_names, percent
@@ -267,7 +267,7 @@ def _check_divergences(info: Info, remedy: str) -> Check:
     )
 
 
-def _check_bias(info: Info, bias: Float[np.ndarray, "chain draw"], remedy: str) -> Check:
+def _check_bias(info: Info, bias: Float[Array, "chain draw"], remedy: str) -> Check:
     """Check what exact moves make of draws that no accept step has judged.
 
     The error of the mean over chains is allowed for. Nothing can be said where hardly any of the

@@ -54,6 +54,9 @@ class RollingOrigin:
     same_seed : bool
         Whether all origins draw the same random numbers. Different ones make the Monte Carlo
         errors of the forecasts cancel in means over origins.
+    cut : bool
+        Whether forecasts near the end of the rows are cut there, so that the horizon may be as long
+        as all rows.
     """
 
     horizon: int = HORIZON
@@ -63,17 +66,21 @@ class RollingOrigin:
     num_paths: int = 1000
     num_draws: int = 200
     same_seed: bool = False
+    cut: bool = False
 
     def within(self, rows: int, parts: int = 2) -> Self:
-        """The same with a horizon of at most one of so many parts of the rows."""
-        return replace(self, horizon=max(1, min(self.horizon, rows // parts)))
+        """The same with a horizon of at most one of so many parts of the rows; all if it is cut."""
+        longest = rows if self.cut else rows // parts
+        return replace(self, horizon=max(1, min(self.horizon, longest)))
 
     def spacing(self, rows: int) -> int:
         """Rows between two origins that are spread over so many rows."""
         return max(self.step, -(-rows // self.most_origins))
 
     def origins(self, rows: int, first: int = 0) -> range:
-        """Row numbers from `first` on that have a horizon of rows from them on."""
+        """Row numbers from `first` on that have a horizon of rows from them on, or any if cut."""
+        if self.cut:
+            return range(first, rows - 1, self.spacing(rows - first))
         stop = rows - self.horizon + 1
         return range(first, stop, self.spacing(stop - first))
 
@@ -84,7 +91,9 @@ STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=T
 # Log scores of density estimates need more paths.
 STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
 # Every step ahead is calibrated, from as many origins as there are in few rows.
-CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
+CALIBRATION = RollingOrigin(
+    horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100, cut=True
+)
 # A candidate per forgetting factor, inside the training rows.
 FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
 # Simulations along the training rows, from the states of each draw.
