@@ -1,7 +1,7 @@
 """Backtests: rolling forecasts of a series, and their scores by origin and by step ahead."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,6 +27,7 @@ from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.conditioning import condition_at, extended
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.learning import Forgetting
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import BACKTEST, rolling_forecasts
 
@@ -193,7 +194,7 @@ def backtest(
     step: int = BACKTEST.step,
     start: int | float = 0,
     refit: Refit = "never",
-    forgetting: float | Sequence[float] | Literal["auto"] | None = None,
+    forgetting: Forgetting = None,
     levels: Sequence[float] = metrics.LEVELS,
     num_paths: int = BACKTEST.num_paths,
     max_draws: int = BACKTEST.num_draws,
@@ -257,6 +258,39 @@ def backtest(
     rows = posterior.dataset.align(series)
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
+    states = (
+        condition_at(
+            posterior.thinned(max_draws), rows, origins, new_experiment=new_experiment, seed=seed
+        )
+        if refit == "never"
+        else _refitted(posterior, rows, origins, refit, forgetting, max_draws, new_experiment, seed)
+    )
+    rolling = rolling_forecasts(states, rows, origins, scheme, seed=seed, quiet=False)
+    forecasts = []
+    figures = []
+    with distinct_warnings():
+        for origin in tracked(origins, progress, "backtest", lambda row: f"origin at row {row}"):
+            try:
+                result = next(rolling)
+                missing = np.isnan(result.rows.y).all()
+                figures.append({} if missing else result.forecast.score(result.rows, levels))
+            except ValueError as error:
+                raise ValueError(f"the forecast from row {origin} failed: {error}") from error
+            forecasts.append(result.forecast)
+    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
+
+
+def _refitted(
+    posterior: Forecaster,
+    rows: Series,
+    origins: Sequence[int],
+    refit: Refit,
+    forgetting: Forgetting,
+    max_draws: int,
+    new_experiment: bool,
+    seed: int,
+) -> Iterator[Forecaster]:
+    """Yield the posterior after it has learned or sampled again up to each origin."""
 
     def extend(current: Forecaster, part: Series) -> Forecaster:
         is_first = current is posterior
@@ -271,24 +305,7 @@ def backtest(
             seed=seed,
         )
 
-    if refit == "never":
-        fewer = posterior.thinned(max_draws)
-        states = condition_at(fewer, rows, origins, new_experiment=new_experiment, seed=seed)
-    else:
-        states = extended(posterior, rows, origins, extend)
-    rolling = rolling_forecasts(states, rows, origins, scheme, seed=seed, quiet=False)
-    forecasts = []
-    figures = []
-    with distinct_warnings():
-        for origin in tracked(origins, progress, "backtest", lambda row: f"origin at row {row}"):
-            try:
-                result = next(rolling)
-                missing = np.isnan(result.rows.y).all()
-                figures.append({} if missing else result.forecast.score(result.rows, levels))
-            except ValueError as error:
-                raise ValueError(f"the forecast from row {origin} failed: {error}") from error
-            forecasts.append(result.forecast)
-    return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
+    return extended(posterior, rows, origins, extend)
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:

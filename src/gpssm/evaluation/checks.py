@@ -15,7 +15,7 @@ from scipy import stats
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import Assessment
+from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals, find_drift
 from gpssm.posterior.checks import SHARE_LEFT, Check
@@ -42,38 +42,7 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
     Check
     """
     for output in figures.outputs:
-        noise = (output.noise / output.spread) ** 2
-        process = (output.process_noise / output.spread) ** 2
-        yield Check.of(
-            f"Noise of {output.name}",
-            f"{percent(noise)} of its variance, process noise of one step {percent(process)}",
-            IN_SAMPLE,
-            (noise > 0.5, "caution", "Most of its variance is treated as observation noise."),
-            (
-                process > 0.5,
-                "caution",
-                "Most of its variance is process noise of a single step.",
-            ),
-            (True, "good", "The model explains most of its variance."),
-        )
-        near = output.one_step_error / output.spread
-        far = output.simulation_error / output.spread
-        yield Check.of(
-            f"Error of {output.name}",
-            f"{percent(near)} of its spread one step ahead, {percent(far)} over {figures.horizon}",
-            IN_SAMPLE,
-            (
-                near > USELESS,
-                "caution",
-                "One step ahead, predictions are hardly better than the average.",
-            ),
-            (
-                far > USELESS,
-                "caution",
-                f"Over {figures.horizon} steps, forecasts are hardly better than the average.",
-            ),
-            (True, "good", "Predictions and simulations are better than the average."),
-        )
+        yield from _check_output(output, figures.horizon)
     yield Check.of(
         "90 % intervals of simulations",
         f"{percent(figures.covered)} inside",
@@ -108,6 +77,42 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
             (rows_per_point < 2, "caution", "Fewer points would be sufficient."),
             (True, "good", "There are enough rows per point."),
         )
+
+
+def _check_output(output: OutputSummary, horizon: int) -> Iterator[Check]:
+    """Check how much of an output is noise, and how well it is predicted and simulated."""
+    noise = (output.noise / output.spread) ** 2
+    process = (output.process_noise / output.spread) ** 2
+    yield Check.of(
+        f"Noise of {output.name}",
+        f"{percent(noise)} of its variance, process noise of one step {percent(process)}",
+        IN_SAMPLE,
+        (noise > 0.5, "caution", "Most of its variance is treated as observation noise."),
+        (
+            process > 0.5,
+            "caution",
+            "Most of its variance is process noise of a single step.",
+        ),
+        (True, "good", "The model explains most of its variance."),
+    )
+    near = output.one_step_error / output.spread
+    far = output.simulation_error / output.spread
+    yield Check.of(
+        f"Error of {output.name}",
+        f"{percent(near)} of its spread one step ahead, {percent(far)} over {horizon}",
+        IN_SAMPLE,
+        (
+            near > USELESS,
+            "caution",
+            "One step ahead, predictions are hardly better than the average.",
+        ),
+        (
+            far > USELESS,
+            "caution",
+            f"Over {horizon} steps, forecasts are hardly better than the average.",
+        ),
+        (True, "good", "Predictions and simulations are better than the average."),
+    )
 
 
 def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:

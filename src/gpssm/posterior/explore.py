@@ -124,16 +124,16 @@ class FunctionEstimate(NamedTuple):
     ----------
     mean, std
         Posterior mean and standard deviation.
+    novelty
+        For a transition, the mean of B / k(z, z) over draws and states; None for other functions.
     draws
         Its mean under each draw, E[f | v].
-    novelty
-        For a transition, the mean of B / k(z, z) over draws and states.
     """
 
     mean: Float[np.ndarray, "N ..."]
     std: Float[np.ndarray, "N ..."]
+    novelty: Float[np.ndarray, " N"] | None
     draws: Float[np.ndarray, "chain draw N ..."]
-    novelty: Float[np.ndarray, " N"] | None = None
 
     @classmethod
     def of(
@@ -144,7 +144,7 @@ class FunctionEstimate(NamedTuple):
     ) -> Self:
         """Return the estimate from means and variances under each draw."""
         std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
-        return cls(np.mean(mean, axis=(0, 1)), std, mean, novelty)
+        return cls(np.mean(mean, axis=(0, 1)), std, novelty, mean)
 
 
 @in_double_precision
