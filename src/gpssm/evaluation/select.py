@@ -121,12 +121,12 @@ def select(
     start = int(share * len(whole))
     # At least three horizons are forecast.
     scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, parts=3)
-    score_one = partial(_score, whole, start, scheme, seed)
-    mean = score_one({"method": "mean", "seed": seed, "progress": False})
+    score_settings = partial(_score, whole, start, scheme, seed)
+    mean = score_settings({"method": "mean", "seed": seed, "progress": False})
     check_choice("score", score, mean)
     shared = {"seed": seed, **fit_arguments}
     settings = [{**shared, **candidate, "progress": False} for candidate in candidates]
-    arrivals = Place(jobs, cluster).run(settings, score_one)
+    arrivals = Place(jobs, cluster).run(settings, score_settings)
     scores = _collect(arrivals, candidates, progress)
     order = np.argsort([loss(score, figures[score]) for figures in scores], kind="stable")
     best = scores[order[0]][score]

@@ -402,7 +402,7 @@ def _sampling(
     checks = checks_of(remedy)
     # Notes of the run state the same problems, with the advice that suits the run.
     sentences = {
-        check.sentence: told.sentence for check, told in zip(checks_of(""), checks, strict=True)
+        plain.sentence: check.sentence for plain, check in zip(checks_of(""), checks, strict=True)
     }
     sampling = Sampling(
         verdict=sampling_verdict(

@@ -459,7 +459,7 @@ def leading_member(forecaster: Forecaster) -> Posterior:
 def draws_outputs(forecaster: Forecaster) -> bool:
     """Whether outputs can be sampled; a user-defined density may have no sampler."""
     likelihoods = [posterior.model.likelihood for posterior in single_posteriors(forecaster)]
-    return not any(isinstance(one, Custom) and one.sampler is None for one in likelihoods)
+    return not any(isinstance(law, Custom) and law.sampler is None for law in likelihoods)
 
 
 def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast, Forecast]:
