@@ -25,7 +25,7 @@ import pandas as pd
 from systems import SYSTEMS
 
 import gpssm
-from gpssm.core.places import Place
+from gpssm.core.places import run_tasks
 
 TEST_ROWS = 150
 HORIZON = 30
@@ -169,7 +169,7 @@ def main() -> None:
     cells = [cell for cell in cells if cell not in finished]
     with options.out.open("a") as file:
         file.write("\n")  # after a line that was cut off
-        for place, result in Place(options.jobs).run(cells, run):
+        for place, result in run_tasks(cells, run, options.jobs):
             if isinstance(result, Exception):
                 print(f"{cells[place]}: failed: {result!r}", file=sys.stderr, flush=True)
                 continue

@@ -369,7 +369,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
         "gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}]
     )
     monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
-    monkeypatch.setattr("gpssm.posterior.update.extend_states", reach)
+    monkeypatch.setattr("gpssm.posterior.learning.extend_states", reach)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

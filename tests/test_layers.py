@@ -23,11 +23,7 @@ PACKAGES = [
 PRESENTING = ("plot", "summary")
 # Other functions that may import from later packages in their body, and why.
 EXEMPT = {
-    (
-        "posterior/posterior.py",
-        "Posterior.calibrate",
-    ): "it fits the model again to parts of the data",
-    ("posterior/stack.py", "Stack.calibrate"): "it fits the members again to parts of the data",
+    ("posterior/posterior.py", "calibrate"): "it fits the model again to parts of the data",
 }
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 FACES = sorted(path for path in ROOT.glob("*.py") if path.name != "__init__.py")

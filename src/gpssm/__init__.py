@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from gpssm.data.series import Series as Series
     from gpssm.evaluation.backtest import backtest as backtest
     from gpssm.evaluation.compare import compare as compare
-    from gpssm.evaluation.load import load as load
-    from gpssm.evaluation.orders import linear_models as linear_models
+    from gpssm.evaluation.select import linear_models as linear_models
     from gpssm.evaluation.select import select as select
     from gpssm.evaluation.stack import stack as stack
     from gpssm.fitting.fit import build_model as build_model
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from gpssm.model.wiring import Wiring as Wiring
     from gpssm.posterior.posterior import Posterior as Posterior
     from gpssm.posterior.stack import Stack as Stack
+    from gpssm.posterior.stack import load as load
     from gpssm.starts.physics import Physics as Physics
     from gpssm.starts.physics import Unknown as Unknown
 
@@ -83,8 +83,8 @@ _NAMES = {
     "detrend": "data.preparing",
     "fit": "fitting.fit",
     "fit_many": "fitting.many",
-    "linear_models": "evaluation.orders",
-    "load": "evaluation.load",
+    "linear_models": "evaluation.select",
+    "load": "posterior.stack",
     "merge": "data.preparing",
     "read": "data.readers",
     "resample": "data.preparing",

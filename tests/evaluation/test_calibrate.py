@@ -18,13 +18,12 @@ from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import (
     TRUST,
     Calibration,
-    Needed,
     estimate,
     needed_factors,
     octaves_to,
     weighted_quantile,
 )
-from gpssm.posterior.validation import make_folds
+from gpssm.posterior.validation import Fold, make_folds
 from posteriors import linear_weights, make_posterior
 
 FACTORS = np.array([[1.0, 1.3], [1.5, 1.0], [2.0, 1.7]])
@@ -115,7 +114,7 @@ def autoregression(rng, scale, rows, decay=0.95, spacing=3):
         error = decay * error + noise[origins + step]
         inside = origins + step < rows
         needed[inside, step] = np.abs(error[inside]) / (REACH * spread[step])
-    return Needed(needed[..., None], spacing)
+    return needed[..., None], spacing
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_intervals_cover_after_what_was_measured_on_few_rows(scale, low, high):
 
 def test_few_forecasts_hardly_move_anything():
     needed = np.full((2, 20, 1), 3.0)
-    found = estimate([Needed(needed, 10)], "")
+    found = estimate([(needed, 10)], "")
     assert 1.5 < found.factors[0, 0] < 3 ** (2 / (2 + TRUST)) + 1e-9
     np.testing.assert_allclose(found.effective, 2 * np.minimum(1, 15 / np.arange(1, 16)))
 
@@ -148,11 +147,11 @@ def test_few_forecasts_hardly_move_anything():
 def test_an_output_that_was_never_seen_stays_as_it_is():
     needed = np.full((20, 30, 2), 2.0)
     needed[..., 1] = np.nan
-    found = estimate([Needed(needed, 10)], "")
+    found = estimate([(needed, 10)], "")
     assert found.factors[:, 0].min() > 1.5
     np.testing.assert_array_equal(found.factors[:, 1], 1)
     with pytest.raises(ValueError, match="too few outputs"):
-        estimate([Needed(np.full((5, 5, 1), np.nan), 2)], "")
+        estimate([(np.full((5, 5, 1), np.nan), 2)], "")
 
 
 def test_quantiles_with_whole_weights_are_those_of_repeated_values():
@@ -205,7 +204,13 @@ def test_a_model_with_too_little_noise_is_widened_and_a_right_one_is_not():
     found = wrong.calibrate(seen).calibration
     assert found.rows == "160 new rows"
     # Rows that neither the model nor its calibration have seen.
-    needed = measure(wrong.condition(seen), later, False, -1, 0).factors[:, :30, 0]
+    fold = Fold([], {-1: later}, before=False)
+    needed = np.concatenate(
+        [
+            np.pad(factors[0, :30, 0], (0, max(30 - factors.shape[1], 0)), constant_values=np.nan)
+            for factors, _ in measure(wrong.condition(seen), fold, 0)
+        ]
+    ).reshape(-1, 30)
     factors = found.at(np.arange(1, 31))[:, 0]
     before, after = (
         np.nanmean(np.where(np.isnan(needed), np.nan, needed <= limit)) for limit in (1.0, factors)
@@ -250,7 +255,7 @@ def test_the_summary_shows_the_factors(fitted):
 
 def test_what_cannot_be_calibrated_says_so(fitted):
     with pytest.raises(ValueError, match="15 rows"):
-        measure(fitted[1], fitted[1].dataset.experiments[0][:9], False, -1, 0)
+        measure(fitted[1], Fold([], {-1: fitted[1].dataset.experiments[0][:9]}, False), 0)
     short = make_posterior(raw=[make_series(20)])
     assert make_folds(short.dataset.experiments) == []
     with pytest.raises(ValueError, match=r"posterior\.calibrate\(rows\)"):

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 import gpssm
-from gpssm.evaluation.drift import check_drift, find_drift
-from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.checks import check_drift
+from gpssm.evaluation.residuals import Residuals, find_drift, find_residuals
 
 ROWS = 300
 

@@ -67,8 +67,8 @@ def test_without_test_rows_the_end_of_the_training_data_decides_and_the_checks_s
     found = examine(posterior, baselines=("mean",), num_paths=50)
     assert not found.rolling.judged.held_out
     assert "in sample" in found.worth.protocol
-    assert "the last ones are held" in found.future.words
-    assert found.future.held
+    assert "the last ones are held" in found.future
+    assert found.holds_inputs
     assert found.scores == {}
 
 

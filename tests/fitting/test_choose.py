@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gpssm.data.series import Series
-from gpssm.evaluation.load import load
 from gpssm.fitting import choose
 from gpssm.fitting.choose import (
     Trials,
@@ -24,6 +23,7 @@ from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import ChainStart, Spec
 from gpssm.model.likelihoods import make_likelihood
 from gpssm.posterior.draws import differ_in_model, model_of
+from gpssm.posterior.stack import load
 from gpssm.posterior.validation import make_folds
 from gpssm.starts import shooting
 from gpssm.starts import start as starts

@@ -6,7 +6,7 @@ from gpssm.evaluation import checks
 from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
-from gpssm.evaluation.examine import Examination, Future
+from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.residuals import Correlation, Residuals
 from gpssm.evaluation.summary import Facts, Sampling, Summary
 from gpssm.posterior.checks import check_mixing
@@ -103,9 +103,6 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         posterior=posterior,
         test=test,
         forecasts=forecasts,
-        future=Future(
-            test.u, f"The {len(test)} steps after the end of the training data.", held=False
-        ),
         rolling=rolling,
         diagnostics=Diagnostics(rows, np.full(2, 0.8), 0, np.ones(2), {"run": 1.0}, ()),
         summary=summary,

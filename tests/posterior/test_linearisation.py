@@ -124,9 +124,22 @@ def test_relevance_is_the_mean_slope_along_the_data_in_standard_deviations():
     spread = np.concatenate([x.std(0), u.std(0)])
     expected = np.sqrt(squares) * spread / x.std(0)[:, None]
     result = relevance(posterior)
-    np.testing.assert_allclose(result.mean, expected.mean(0), rtol=1e-9)
-    np.testing.assert_allclose(result.std, expected.std(0), rtol=1e-9)
-    assert result.columns == ("x1", "x2", "u")
+    np.testing.assert_allclose(result, expected.mean(0), rtol=1e-9)
+    assert list(result.columns) == ["x1", "x2", "u"]
+    assert list(result.index) == ["x1", "x2"]
+
+
+def test_a_system_without_inputs_has_poles_but_no_responses():
+    model = make_model("linear", input_dim=0)
+    weights = 0.3 * np.random.default_rng(0).normal(size=(2, 3, 2, 3))
+    posterior = make_posterior(model, [make_series(9, input_dim=0)], weights=weights, leaves={})
+    found = posterior.linearise()
+    for pole, draw in zip(found.poles, weights.reshape(6, 2, 3), strict=True):
+        A = model.mean.transition + (np.exp(model.basis.log_scale) * draw)[:, :2]
+        np.testing.assert_allclose(np.sort(np.abs(pole)), np.sort(np.abs(np.linalg.eigvals(A))))
+    assert relevance(posterior).shape == (2, 2)
+    with pytest.raises(ValueError, match="no inputs and therefore no responses"):
+        found.step_response()
 
 
 def test_a_system_without_rest_says_so():

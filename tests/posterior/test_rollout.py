@@ -11,7 +11,7 @@ from gpssm.posterior.rollout import (
     assemble,
     choose_particles,
     path_keys,
-    plan,
+    spread_paths,
     stand_in,
     training_box,
 )
@@ -64,7 +64,7 @@ def _run(model, weights, leaves, x, u):
     ("num_draws", "num_paths"), [(6, 6), (6, 4), (6, 7), (6, 17), (400, 1000), (999, 1000), (1, 5)]
 )
 def test_paths_are_spread_evenly_over_the_draws(num_draws, num_paths):
-    draws, each, slots = plan(num_draws, num_paths)
+    draws, each, slots = spread_paths(num_draws, num_paths)
     assert len(set(slots)) == num_paths
     assert slots.max() < len(draws) * each
     counts = np.bincount(draws[slots // each], minlength=num_draws)

@@ -66,11 +66,18 @@ def settled(rhat_between, rhat_within=1.01, ess_within=400):
 
 def test_advice_for_the_default_names_no_setting_that_it_lacks():
     rows = [Row(name, 5, 1.5, 9, 9, 9) for name in ("30-step forecast mean", "log target")]
-    for check_ in checks.check_mixing(rows):
-        assert checks.default_advice(check_.sentence) == (
+    for check_ in checks.check_mixing(rows, remedy=checks.CHOOSE_METHOD):
+        assert check_.sentence == (
             f"{check_.name}: R-hat 1.500, 9 effective draws. Chains disagree. "
             "Fit with method='ffvd' and more draws, or with a smaller state_dim."
         )
+    for changes in (
+        {"log_target": np.full((2, 100), np.nan)},
+        {"acceptance": np.zeros((2, 100))},
+        {"divergent": np.ones((2, 100), bool)},
+    ):
+        for check_ in checks.check_sampler(make_info(**changes), checks.CHOOSE_METHOD):
+            assert "num_" not in check_.sentence
 
 
 def test_checks_with_one_cause_are_one_doubt():

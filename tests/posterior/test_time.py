@@ -10,6 +10,8 @@ import pytest
 import gpssm
 from builders import make_series
 from gpssm.data.clock import Clock
+from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.stack import Stack
 from posteriors import make_posterior
 
 DATES = pd.date_range(
@@ -55,10 +57,20 @@ def test_a_new_experiment_has_times_of_its_own():
         posterior.simulate(np.zeros((2, 1)), warmup=rows, num_paths=6).to_dataframe().index,
         DATES[23:25],
     )
-    with pytest.warns(
-        UserWarning, match=r"begin at 2024-03-31 06:00:00\+02:00, but 2024-03-31 03:15"
+    mixture = Stack.of({"one": posterior, "two": posterior}, [0.6, 0.4])
+    for extend in (
+        posterior.condition,
+        posterior.learn,
+        mixture.condition,
+        lambda rows: posterior.predict(rows, num_paths=6),
+        lambda rows: next(condition_at(mixture, rows, [1])),
     ):
-        posterior.condition(rows)
+        with pytest.warns(
+            UserWarning, match=r"begin at 2024-03-31 06:00:00\+02:00, but 2024-03-31 03:15"
+        ) as caught:
+            extend(rows)
+        # It points to the line that passed the rows.
+        assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_controls_of_other_dates_are_warned_about():

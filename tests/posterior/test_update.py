@@ -56,7 +56,7 @@ def test_a_new_experiment_is_a_series_of_its_own(posterior, rows, monkeypatch):
         )
         return Sample(draws, posterior.info, posterior.warmup, 0.0, 0.0, ())
 
-    monkeypatch.setattr("gpssm.posterior.update.run_chains", run)
+    monkeypatch.setattr("gpssm.posterior.learning.run_chains", run)
     # Conditioning in between changes nothing: training data and new series are learned from.
     updated = posterior.condition(rows).update(
         rows, new_experiment=True, num_warmup=4, num_draws=5, seed=9

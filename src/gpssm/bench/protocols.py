@@ -18,7 +18,7 @@ import numpy as np
 from gpssm.bench.problems import BenchmarkProblem
 from gpssm.core import metrics
 from gpssm.data.series import Series, as_list
-from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.conditioning import condition_at, extended
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.stack import Forecaster
 from gpssm.posterior.validation import (
@@ -26,7 +26,6 @@ from gpssm.posterior.validation import (
     BENCHMARK_LEARNING,
     RollingForecast,
     RollingOrigin,
-    extended,
     rolling_forecasts,
 )
 
@@ -81,8 +80,17 @@ class RollingProtocol:
         draws = self.scheme.num_draws
         origins = self.scheme.origins(len(test))
         if self.learns:  # forgetting is chosen on the training rows
-            first = {"forgetting": "auto"}
-            states = extended(posterior, test, origins, "learn", first, seed=seed, max_draws=draws)
+            states = extended(
+                posterior,
+                test,
+                origins,
+                lambda item, rows: item.learn(
+                    rows,
+                    forgetting="auto" if item is posterior else None,
+                    max_draws=draws,
+                    seed=seed,
+                ),
+            )
         else:
             states = condition_at(posterior.thinned(draws), test, origins, seed=seed)
         return rolling_forecasts(states, test, origins, self.scheme, seed=seed, quiet=False)

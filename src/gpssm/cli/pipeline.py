@@ -37,7 +37,7 @@ from gpssm.evaluation.baselines import (
     forecast_rows,
     judge_baselines,
 )
-from gpssm.evaluation.examine import Examination, choose_future, examine
+from gpssm.evaluation.examine import Examination, examine, inputs_after
 from gpssm.fitting.fit import fit
 from gpssm.fitting.single import was_interrupted
 from gpssm.posterior.forecast import Forecast
@@ -121,7 +121,7 @@ def _judge_baselines(
     """Forecasts and scores of the baselines, which take seconds: the user sees them first."""
     results = judge_baselines(
         train,
-        choose_future(train[-1], test).u,
+        inputs_after(train[-1], test),
         choose_rows(train[-1], test),
         BASELINES,
         exclude=settings.method,
@@ -160,7 +160,7 @@ def _write_results(
 ) -> None:
     """Write forecasts and scores, and show the scores."""
     for name, forecast in examination.forecasts.items():
-        if not examination.future.held:
+        if not examination.holds_inputs:
             is_fit = name == examination.method
             file = FORECAST if is_fit else f"{BASELINE_FOLDER}/{name}.csv"
             run.write(file, to_csv(forecast.to_dataframe((0.5, 0.9))))

@@ -44,9 +44,8 @@ from gpssm.cli.settings import HEAD, Settings, from_toml
 from gpssm.core.files import hold, make_folder, write_atomically
 from gpssm.core.text import check_path, from_csv, read_csv, to_csv
 from gpssm.data.series import Series
-from gpssm.evaluation.load import load
 from gpssm.inference.checkpoint import CARRY
-from gpssm.posterior.stack import Forecaster
+from gpssm.posterior.stack import Forecaster, load
 
 if TYPE_CHECKING:
     import pandas as pd

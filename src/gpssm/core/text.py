@@ -6,9 +6,7 @@ import json
 import math
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -254,29 +252,6 @@ def check_installed(what: str, module: str, extra: str) -> None:
         raise ImportError(
             f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'"
         )
-
-
-@contextmanager
-def distinct_warnings(stacklevel: int = 2) -> Iterator[None]:
-    """Give the warnings of a block once each when it ends, those that differ in numbers together.
-
-    Parameters
-    ----------
-    stacklevel
-        Frames between the caller and the line that the warnings are attributed to, as in
-        `warnings.warn`, counted from the block.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    causes: dict[tuple[type[Warning], str], list[str]] = {}
-    for warning in caught:
-        message = str(warning.message)
-        cause = (warning.category, re.sub(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", "#", message))
-        causes.setdefault(cause, []).append(message)
-    for (category, _), (first, *others) in causes.items():
-        more = f" ({count(len(others), 'more warning')} like this one.)" if others else ""
-        warnings.warn(first + more, category, stacklevel=stacklevel + 2)
 
 
 def stable_repr(thing: Any) -> str:

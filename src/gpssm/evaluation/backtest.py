@@ -1,7 +1,7 @@
 """Backtests: rolling forecasts of a series, and their scores by origin and by step ahead."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -10,6 +10,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
+from gpssm.core.messages import distinct_warnings
 from gpssm.core.table import card
 from gpssm.core.text import (
     check_choice,
@@ -18,17 +19,17 @@ from gpssm.core.text import (
     check_seed,
     check_shares,
     check_whole,
-    distinct_warnings,
     is_real,
     is_whole,
 )
 from gpssm.data.series import Series
 from gpssm.evaluation.compare import MIXED_UNITS, figure_table, training_data
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.conditioning import condition_at, extended
 from gpssm.posterior.forecast import Forecast
+from gpssm.posterior.learning import Forgetting
 from gpssm.posterior.stack import Forecaster
-from gpssm.posterior.validation import BACKTEST, extended, rolling_forecasts
+from gpssm.posterior.validation import BACKTEST, rolling_forecasts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,8 +145,7 @@ class Backtest:
             coverage = metrics.coverage(paths, actual, level, by_step=True)
             columns[f"coverage_{100 * level:g}"] = coverage
             columns[f"width_{100 * level:g}"] = metrics.interval_width(paths, level, by_step=True)
-        steps = pd.RangeIndex(1, self.horizon + 1, name="step")
-        return pd.DataFrame(columns, index=steps)
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, self.horizon + 1, name="step"))
 
     def plot(self, output: str | None = None, level: float = 0.9) -> "Figure":
         """Plot forecasts along the series that do not overlap, and scores by step ahead.
@@ -167,8 +167,7 @@ class Backtest:
         return f"Backtest({rows}, {self.horizon} steps, refit={self.refit})"
 
     def _repr_html_(self) -> str:
-        tables = {"by origin": self.table, "by step ahead": self.by_step()}
-        return card(repr(self), tables=tables)
+        return card(repr(self), tables={"by origin": self.table, "by step ahead": self.by_step()})
 
     def __str__(self) -> str:
         origins = self.table.describe().loc[["mean", "std", "min", "50%", "max"]]
@@ -195,7 +194,7 @@ def backtest(
     step: int = BACKTEST.step,
     start: int | float = 0,
     refit: Refit = "never",
-    forgetting: float | Sequence[float] | Literal["auto"] | None = None,
+    forgetting: Forgetting = None,
     levels: Sequence[float] = metrics.LEVELS,
     num_paths: int = BACKTEST.num_paths,
     max_draws: int = BACKTEST.num_draws,
@@ -259,16 +258,14 @@ def backtest(
     rows = posterior.dataset.align(series)
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))
-    first: dict[str, Any] = {"new_experiment": new_experiment}
-    if refit == "never":
-        at_origins = condition_at(posterior.thinned(max_draws), rows, origins, seed=seed, **first)
-    elif refit == "learn":
-        first["forgetting"] = forgetting
-        options = {"max_draws": max_draws, "seed": seed}
-        at_origins = extended(posterior, rows, origins, refit, first, **options)
-    else:
-        at_origins = extended(posterior, rows, origins, refit, first)
-    rolling = rolling_forecasts(at_origins, rows, origins, scheme, seed=seed, quiet=False)
+    states = (
+        condition_at(
+            posterior.thinned(max_draws), rows, origins, new_experiment=new_experiment, seed=seed
+        )
+        if refit == "never"
+        else _refitted(posterior, rows, origins, refit, forgetting, max_draws, new_experiment, seed)
+    )
+    rolling = rolling_forecasts(states, rows, origins, scheme, seed=seed, quiet=False)
     forecasts = []
     figures = []
     with distinct_warnings():
@@ -281,6 +278,34 @@ def backtest(
                 raise ValueError(f"the forecast from row {origin} failed: {error}") from error
             forecasts.append(result.forecast)
     return Backtest(rows, np.array(origins), tuple(forecasts), tuple(figures), levels, refit)
+
+
+def _refitted(
+    posterior: Forecaster,
+    rows: Series,
+    origins: Sequence[int],
+    refit: Refit,
+    forgetting: Forgetting,
+    max_draws: int,
+    new_experiment: bool,
+    seed: int,
+) -> Iterator[Forecaster]:
+    """Yield the posterior after it has learned or sampled again up to each origin."""
+
+    def extend(current: Forecaster, part: Series) -> Forecaster:
+        is_first = current is posterior
+        begins = new_experiment and is_first
+        if refit == "update":
+            return current.update(part, new_experiment=begins)
+        return current.learn(
+            part,
+            forgetting=forgetting if is_first else None,
+            new_experiment=begins,
+            max_draws=max_draws,
+            seed=seed,
+        )
+
+    return extended(posterior, rows, origins, extend)
 
 
 def _first_origin(start: Any, rows: int, horizon: int) -> int:

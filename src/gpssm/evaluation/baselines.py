@@ -179,8 +179,7 @@ def forecast_rows(
     # More values do not fit where paths are sorted and scored.
     paths = max(min(num_paths, int(2e7 / (steps * len(posterior.dataset.outputs)))), 2)
     inputs = u if posterior.dataset.inputs else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a check tells of paths that left
+    with warnings.catch_warnings(action="ignore"):  # a check tells of paths that left
         return posterior.forecast(steps, inputs, num_paths=paths, seed=seed)
 
 
@@ -205,8 +204,8 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
 
 def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
     """Return rolling forecasts along the rows for the evaluation."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # paths that left are told of beside the forecast
+    # Paths that left are told of beside the forecast.
+    with warnings.catch_warnings(action="ignore"):
         return backtest(
             posterior,
             judged.rows,

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
 from gpssm.core.text import check_flag, check_seed, count
-from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.model.likelihoods import Bernoulli, Poisson
-from gpssm.posterior.calibration import Needed, estimate, needed_factors
-from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.calibration import estimate, needed_factors
 from gpssm.posterior.draws import check_states
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack, single_posteriors
@@ -24,9 +23,8 @@ from gpssm.posterior.validation import (
     CALIBRATION,
     FEWEST_ROWS,
     Fold,
+    held_out_forecasts,
     make_folds,
-    rolling_forecasts,
-    settling_rows,
 )
 
 Single = TypeVar("Single", Posterior, Stack)
@@ -81,39 +79,31 @@ def calibrate(
     posterior.dataset.experiment(index)
     if series is not None:
         rows = posterior.dataset.align(series)
-        measurements = [measure(posterior, rows, new_experiment, index, seed)]
+        pairs = [(posterior, Fold([], {index: rows}, new_experiment))]
         words = f"{count(len(rows), 'new row')}"
     else:
         pairs = list(without) or fit_folds(posterior, seed)
-        measurements = [
-            measure(item, rows, fold.before, number, seed)
-            for item, fold in pairs
-            for number, rows in fold.rest.items()
-        ]
         held = sum(len(rows) for _, fold in pairs for rows in fold.rest.values())
         words = f"{held} held-out training rows"
-    return dataclasses.replace(posterior, calibration=estimate(measurements, words))
+    measured = [factors for item, fold in pairs for factors in measure(item, fold, seed)]
+    return dataclasses.replace(posterior, calibration=estimate(measured, words))
 
 
 def measure(
-    posterior: Posterior | Stack, rows: Series, new_experiment: bool, index: int, seed: int
-) -> Needed:
-    """Return the factors needed to cover the outputs of some rows, from origins along them."""
-    if len(rows) < FEWEST_ROWS:
-        raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
-    settling = settling_rows(len(rows), new_experiment)
-    unseen = len(rows) - settling
-    scheme = CALIBRATION.within(unseen, parts=1)
-    spacing = scheme.spacing(unseen)
-    origins = range(settling, len(rows) - 1, spacing)
-    plain = dataclasses.replace(posterior.thinned(scheme.num_draws), calibration=None)
-    shared: dict[str, Any] = {"seed": seed, "index": index}
-    at_origins = condition_at(plain, rows, origins, new_experiment=new_experiment, **shared)
-    factors = np.full((len(origins), scheme.horizon, rows.output_dim), np.nan)
-    forecasts = rolling_forecasts(at_origins, rows, origins, scheme, **shared)
-    for needed, item in zip(factors, forecasts, strict=True):
-        needed[: len(item.rows)] = needed_factors(item.forecast, item.rows.y)
-    return Needed(factors, spacing)
+    posterior: Posterior | Stack, fold: Fold, seed: int
+) -> list[tuple[Float[np.ndarray, "1 H Dy"], int]]:
+    """Return the factors needed to cover held-out rows, for each origin along them, and the number
+    of rows between two origins."""
+    for rows in fold.rest.values():
+        if len(rows) < FEWEST_ROWS:
+            raise ValueError(
+                f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}"
+            )
+    plain = dataclasses.replace(posterior, calibration=None)
+    return [
+        (needed_factors(rolling.forecast, rolling.rows.y)[None], rolling.spacing)
+        for rolling in held_out_forecasts(plain, fold, CALIBRATION, seed)
+    ]
 
 
 def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior | Stack, Fold]]:
@@ -149,8 +139,8 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
                 path[-length:] if fold.before else path[:length]
                 for path, length in zip(paths, lengths, strict=True)
             ]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
+        # One short chain is no posterior to be judged.
+        with warnings.catch_warnings(action="ignore"):
             runtime = Runtime(num_chains=1, seed=seed, progress=False)
             fits.append((fit(fold.series, spec=spec.replace(**changes), runtime=runtime), fold))
     return fits

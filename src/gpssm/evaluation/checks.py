@@ -15,14 +15,13 @@ from scipy import stats
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import Assessment
+from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
-from gpssm.evaluation.residuals import Residuals
+from gpssm.evaluation.residuals import Residuals, find_drift
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS
 
-NOISY = 0.5  # share of an output's variance above which noise is most of it
 USELESS = 0.9  # error, as a share of an output's spread, that is hardly better than the average
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
@@ -43,57 +42,77 @@ def check_training(figures: Assessment, rows_per_point: float) -> Iterator[Check
     Check
     """
     for output in figures.outputs:
-        noise = (output.noise / output.spread) ** 2
-        process = (output.process_noise / output.spread) ** 2
-        bad = "Most of its variance is process noise of a single step."
-        if noise > NOISY:
-            bad = "Most of its variance is treated as observation noise."
-        figure = f"{percent(noise)} of its variance, process noise of one step {percent(process)}"
-        words = ("The model explains most of its variance.", bad)
-        yield _check(
-            f"Noise of {output.name}", max(noise, process) > NOISY, figure, words, IN_SAMPLE
-        )
-        near = output.one_step_error / output.spread
-        far = output.simulation_error / output.spread
-        bad = f"Over {figures.horizon} steps, forecasts are hardly better than the average."
-        if near > USELESS:
-            bad = "One step ahead, predictions are hardly better than the average."
-        figure = f"{percent(near)} of its spread one step ahead, {percent(far)} over "
-        figure += str(figures.horizon)
-        words = ("Predictions and simulations are better than the average.", bad)
-        yield _check(f"Error of {output.name}", max(near, far) > USELESS, figure, words, IN_SAMPLE)
-    yield _check(
+        yield from _check_output(output, figures.horizon)
+    yield Check.of(
         "90 % intervals of simulations",
-        figures.covered < 0.7,
         f"{percent(figures.covered)} inside",
-        ("Coverage is close to nominal.", "Forecasts are overconfident."),
         IN_SAMPLE,
+        (figures.covered < 0.7, "caution", "Forecasts are overconfident."),
+        (True, "good", "Coverage is close to nominal."),
     )
-    yield _check(
+    yield Check.of(
         "Simulations along the data",
-        figures.left > SHARE_LEFT,
         f"{percent(figures.left)} left the region of the training data",
-        (
-            "Simulations stay in the region of the training data.",
-            "Long forecasts use only the remaining paths.",
-        ),
         IN_SAMPLE,
+        (figures.left > SHARE_LEFT, "caution", "Long forecasts use only the remaining paths."),
+        (True, "good", "Simulations stay in the region of the training data."),
     )
-    yield _check(
+    yield Check.of(
         "The last rows",
-        figures.novelty_tail > 0.3,
         f"{percent(figures.novelty_tail)} of the prior variance of f remains",
+        IN_SAMPLE,
         (
-            "The training data determine f at the last rows.",
+            figures.novelty_tail > 0.3,
+            "caution",
             "The training data say little about f there, so forecasts start with high "
             "uncertainty. Increase num_inducing.",
         ),
-        IN_SAMPLE,
+        (True, "good", "The training data determine f at the last rows."),
     )
     if np.isfinite(rows_per_point):
-        words = ("There are enough rows per point.", "Fewer points would be sufficient.")
-        figure = f"{rows_per_point:.1f} rows per point"
-        yield _check("Inducing points", rows_per_point < 2, figure, words, IN_SAMPLE)
+        yield Check.of(
+            "Inducing points",
+            f"{rows_per_point:.1f} rows per point",
+            IN_SAMPLE,
+            (rows_per_point < 2, "caution", "Fewer points would be sufficient."),
+            (True, "good", "There are enough rows per point."),
+        )
+
+
+def _check_output(output: OutputSummary, horizon: int) -> Iterator[Check]:
+    """Check how much of an output is noise, and how well it is predicted and simulated."""
+    noise = (output.noise / output.spread) ** 2
+    process = (output.process_noise / output.spread) ** 2
+    yield Check.of(
+        f"Noise of {output.name}",
+        f"{percent(noise)} of its variance, process noise of one step {percent(process)}",
+        IN_SAMPLE,
+        (noise > 0.5, "caution", "Most of its variance is treated as observation noise."),
+        (
+            process > 0.5,
+            "caution",
+            "Most of its variance is process noise of a single step.",
+        ),
+        (True, "good", "The model explains most of its variance."),
+    )
+    near = output.one_step_error / output.spread
+    far = output.simulation_error / output.spread
+    yield Check.of(
+        f"Error of {output.name}",
+        f"{percent(near)} of its spread one step ahead, {percent(far)} over {horizon}",
+        IN_SAMPLE,
+        (
+            near > USELESS,
+            "caution",
+            "One step ahead, predictions are hardly better than the average.",
+        ),
+        (
+            far > USELESS,
+            "caution",
+            f"Over {horizon} steps, forecasts are hardly better than the average.",
+        ),
+        (True, "good", "Predictions and simulations are better than the average."),
+    )
 
 
 def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
@@ -125,33 +144,56 @@ def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator
     for output, autocorrelation, inputs in pairs:
         name = f"Residuals of {output}"
         if autocorrelation is None:
-            yield Check(
-                name,
-                "unknown",
-                "too few observed",
-                "There are too few outputs for this check.",
-                ONE_STEP,
-            )
+            words = "There are too few outputs for this check."
+            yield Check(name, "unknown", "too few observed", words, ONE_STEP)
             continue
-        words = (
-            "One-step errors look independent: the model uses the information in past outputs.",
-            f"One-step errors are predictable from previous errors: {advice}.",
+        yield Check.of(
+            name,
+            f"p = {autocorrelation.p_value:.2g} for independence",
+            ONE_STEP,
+            (
+                autocorrelation.found,
+                "caution",
+                f"One-step errors are predictable from previous errors: {advice}.",
+            ),
+            (
+                True,
+                "good",
+                "One-step errors look independent: the model uses the information in past outputs.",
+            ),
         )
-        figure = f"p = {autocorrelation.p_value:.2g} for independence"
-        yield _check(name, autocorrelation.found, figure, words, ONE_STEP)
         if inputs:
             source, test = min(inputs.items(), key=lambda item: item[1].p_value)
-            words = (
-                "One-step errors do not depend on the inputs: the model uses their information.",
-                f"One-step errors depend on {source}: {advice}, or add its lags as inputs.",
+            yield Check.of(
+                f"{name} and the inputs",
+                f"p = {test.p_value:.2g} for independence of {source}",
+                ONE_STEP,
+                (
+                    test.found,
+                    "caution",
+                    f"One-step errors depend on {source}: {advice}, or add its lags as inputs.",
+                ),
+                (
+                    True,
+                    "good",
+                    "One-step errors do not depend on the inputs: the model uses their "
+                    "information.",
+                ),
             )
-            figure = f"p = {test.p_value:.2g} for independence of {source}"
-            yield _check(f"{name} and the inputs", test.found, figure, words, ONE_STEP)
 
 
-def _check(name: str, doubtful: bool, figure: str, words: tuple[str, str], protocol: str) -> Check:
-    """Return a check, of level "caution" if it is doubtful; `words` has a text for each case."""
-    return Check(name, "caution" if doubtful else "good", figure, words[bool(doubtful)], protocol)
+def check_drift(residuals: Residuals) -> Iterator[Check]:
+    """Name the outputs whose one-step errors change along the record."""
+    for output, drift in zip(residuals.series.outputs, find_drift(residuals), strict=True):
+        if drift.found:
+            yield Check(
+                f"Drift of {output}",
+                "caution",
+                f"{percent(drift.share)} of the variance of one-step errors",
+                "The system changes along the record: fit its recent rows only, or let the model "
+                "forget old ones, posterior.learn(rows, forgetting='auto').",
+                ONE_STEP,
+            )
 
 
 def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
@@ -178,18 +220,19 @@ def check_simulation(forecast: Forecast, actual: Series) -> Iterator[Check]:
 def _about_coverage(output: str, share: float, number: int, protocol: str) -> Check:
     number = max(number // DEPENDENT_ROWS, 1)
     low, high = (limit / number for limit in stats.binom(number, 0.9).interval(0.95))
-    level = "good"
-    words = "Coverage is close to nominal."
-    if share < low:
-        level = "problem" if share < 0.6 else "caution"
-        words = (
+    return Check.of(
+        f"90 % intervals of {output}",
+        f"{percent(share)} inside",
+        protocol,
+        (
+            share < low,
+            "problem" if share < 0.6 else "caution",
             "Intervals are too narrow: do not rely on them. Fit with calibrate=True to widen "
-            "them to the width that held-out rows require."
-        )
-    elif share > high:
-        level = "caution"
-        words = "Intervals are wider than necessary: safe, but not sharp."
-    return Check(f"90 % intervals of {output}", level, f"{percent(share)} inside", words, protocol)
+            "them to the width that held-out rows require.",
+        ),
+        (share > high, "caution", "Intervals are wider than necessary: safe, but not sharp."),
+        (True, "good", "Coverage is close to nominal."),
+    )
 
 
 def check_worth(rolling: RollingComparison) -> Check:
@@ -203,7 +246,6 @@ def check_worth(rolling: RollingComparison) -> Check:
     if best is None:
         words = "There is no baseline to compare with."
         return Check("Worth it", "unknown", "no baseline", words, protocol)
-    figure = f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}"
     gain = 1 - model.loss / best.loss
     differences = model.losses - best.losses
     differences = differences[np.isfinite(differences)]
@@ -211,27 +253,39 @@ def check_worth(rolling: RollingComparison) -> Check:
     # certainly none.
     few = len(differences) < 4
     error = 0.0 if few else np.std(differences, ddof=1) / np.sqrt(len(differences))
-    level = "caution"
-    if few:
-        words = "There are too few rows to tell whether a simpler model would be sufficient."
     # Less than 5 % makes no difference to a user.
-    elif abs(gain) < 0.05 or abs(np.mean(differences)) < 2 * error:
-        words = f"{_named(best)} forecasts as well: {_advice(best)}."
-    elif gain < 0:
-        level = "problem"
-        by = percent(model.loss / best.loss - 1)
-        words = f"{_named(best)} forecasts better, by {by}: {_advice(best)}."
-    elif not rolling.judged.held_out:
-        level = "unknown"
-        words = (
+    alike = few or abs(gain) < 0.05 or abs(np.mean(differences)) < 2 * error
+    advice = "consider the simpler model"
+    if best.method in ("last", "mean"):
+        advice = "the model has learned nothing useful at this horizon"
+    return Check.of(
+        "Worth it",
+        f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}",
+        protocol,
+        (
+            few,
+            "caution",
+            "There are too few rows to tell whether a simpler model would be sufficient.",
+        ),
+        (alike, "caution", f"{_named(best)} forecasts as well: {advice}."),
+        (
+            gain < 0,
+            "problem",
+            f"{_named(best)} forecasts better, by {percent(-gain)}: {advice}.",
+        ),
+        (
+            not rolling.judged.held_out,
+            "unknown",
             "No rows were held out, so it is unknown whether the model forecasts better than "
-            "a linear model."
-        )
-    else:
-        level = "good"
-        words = f"The model forecasts {percent(gain)} better than the best baseline, "
-        words += f"{label(best.method)}."
-    return Check("Worth it", level, figure, words, protocol)
+            "a linear model.",
+        ),
+        (
+            True,
+            "good",
+            f"The model forecasts {percent(gain)} better than the best baseline, "
+            f"{label(best.method)}.",
+        ),
+    )
 
 
 def _named(best: Entry) -> str:
@@ -241,9 +295,3 @@ def _named(best: Entry) -> str:
         "lgssm": "A linear state-space model",
     }
     return names.get(best.method, label(best.method))
-
-
-def _advice(best: Entry) -> str:
-    if best.method in ("last", "mean"):
-        return "the model has learned nothing useful at this horizon"
-    return "consider the simpler model"

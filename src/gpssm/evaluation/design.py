@@ -13,7 +13,6 @@ some draws and errors on others (folds), to avoid overfitting.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -23,43 +22,12 @@ import pandas as pd
 from jaxtyping import Float
 
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.table import card
 from gpssm.core.text import as_tuple, check_seed, check_whole
 from gpssm.posterior.control import Rollout
 from gpssm.posterior.forecast import check_paths
 from gpssm.posterior.posterior import Posterior
 
 FOLDS = 5
-RIDGE = 1e-6  # of the mean variance of Y, for what hardly varies
-
-
-@dataclass(frozen=True)
-class Design:
-    """Experiments with the expected reduction of the variance of the target forecasts.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row per experiment, best first: the `reduction` as a share of the variance over all
-        steps and outputs, in units of the training spread, and the reduction for each output.
-        Negative values mean that the effect is too small to be measured with these draws.
-    draws : int
-        The number of draws used.
-    """
-
-    table: pd.DataFrame
-    draws: int
-
-    @property
-    def best(self) -> str:
-        """The name of the most informative experiment."""
-        return str(self.table.index[0])
-
-    def __str__(self) -> str:
-        return self.table.to_string(float_format=lambda value: f"{value:.3f}")
-
-    def _repr_html_(self) -> str:
-        return card(f"Design: {self.best} first, by {self.draws} draws", tables={"": self.table})
 
 
 @in_double_precision
@@ -71,10 +39,10 @@ def informative(
     num_paths: int = 1000,
     max_draws: int = 200,
     seed: int = 0,
-) -> Design:
+) -> pd.DataFrame:
     """Rank planned experiments by how much they would improve forecasts under the target inputs.
 
-        gpssm.analysis.informative(posterior, {"steps": steps, "sines": sines}, target=usual).best
+        gpssm.analysis.informative(posterior, {"steps": steps, "sines": sines}, target=usual)
 
     Parameters
     ----------
@@ -92,7 +60,10 @@ def informative(
 
     Returns
     -------
-    Design
+    DataFrame
+        One row per experiment, best first: the `reduction` as a share of the variance over all
+        steps and outputs, in units of the training spread, and the reduction for each output.
+        Negative values mean that the effect is too small to be measured with these draws.
     """
     check_paths(num_paths, None, 1000)
     check_whole("max_draws", max_draws, 1)
@@ -126,7 +97,7 @@ def informative(
         by_output = dict(zip(dataset.outputs, 1 - rest / before, strict=True))
         rows[name] = {"reduction": 1 - rest.sum() / before.sum()} | by_output
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("experiment")
-    return Design(table.sort_values("reduction", ascending=False, kind="stable"), draws)
+    return table.sort_values("reduction", ascending=False, kind="stable")
 
 
 @eqx.filter_jit
@@ -150,7 +121,8 @@ def _errors(
         mean_z, mean_y = flat[fold != k].mean(0), Y[inside].mean(0)
         y, z = Y[inside] - mean_y, flat[owner[inside]] - mean_z
         covariance = y.T @ y / len(y)
-        covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        # A millionth of the mean variance, for what hardly varies.
+        covariance += 1e-6 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
         K = np.linalg.solve(covariance, y.T @ z / len(y))
         targets = flat[owner[~inside]] - mean_z
         after += np.sum((targets - (Y[~inside] - mean_y) @ K) ** 2, axis=0)

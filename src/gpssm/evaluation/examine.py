@@ -11,7 +11,7 @@ its origin; and *training* rows, in sample.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -39,24 +39,6 @@ from gpssm.posterior.forecast import HORIZON, Forecast
 from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
 
-class Future(NamedTuple):
-    """The inputs of the steps to forecast.
-
-    Parameters
-    ----------
-    u
-        Their values.
-    words
-        Description, as a sentence.
-    held
-        Whether the last inputs of the training series are held constant.
-    """
-
-    u: Float[np.ndarray, "H Du"]
-    words: str
-    held: bool
-
-
 @dataclass(frozen=True)
 class Examination:
     """A fit's forecasts, scores and checks.
@@ -67,8 +49,6 @@ class Examination:
         The fit, and the held-out rows.
     forecasts
         Forecasts by method, the fit first.
-    future
-        The inputs of the forecasts.
     rolling
         Rolling forecasts of the fit and the baselines.
     diagnostics, summary, residuals
@@ -84,7 +64,6 @@ class Examination:
     posterior: Forecaster
     test: Series | None
     forecasts: Mapping[str, Forecast]
-    future: Future
     rolling: RollingComparison
     diagnostics: Diagnostics
     summary: Summary
@@ -98,6 +77,24 @@ class Examination:
     def method(self) -> str:
         """The name of the method."""
         return self.posterior.method
+
+    @property
+    def holds_inputs(self) -> bool:
+        """Whether forecasts hold the last inputs of the training series, as none are known."""
+        return self.test is None and bool(self.posterior.dataset.inputs)
+
+    @property
+    def future(self) -> str:
+        """Description of the forecast rows and their inputs, as a sentence."""
+        if self.test is not None:
+            under = ", under the inputs of the held-out rows" if self.test.inputs else ""
+            steps = count(len(self.test), "step")
+            return f"The {steps} after the end of the training data{under}."
+        held = (
+            " No future inputs were given, so the last ones are held constant: this forecast "
+            "is only an illustration."
+        )
+        return f"The next {HORIZON} steps.{held if self.holds_inputs else ''}"
 
     @property
     def forecast(self) -> Forecast:
@@ -195,15 +192,22 @@ def examine(
     dataset = posterior.dataset
     raw = dataset.experiments
     rows = None if test is None else _test_rows(posterior, test)
-    future = choose_future(raw[-1], rows)
+    u = inputs_after(raw[-1], rows)
     judged = choose_rows(raw[-1], rows)
-    options: dict[str, Any] = {"num_paths": num_paths, "seed": posterior.seed}
     say("Forecasting")
-    forecast = forecast_rows(posterior, future.u, len(future.u), **options)
+    forecast = forecast_rows(posterior, u, len(u), num_paths, posterior.seed)
     if not isinstance(baselines, BaselineResults):
         say("Fitting the baselines")
-        options |= {"exclude": posterior.method, "delay": dataset.delay or 0}
-        baselines = judge_baselines(raw, future.u, judged, baselines, **options)
+        baselines = judge_baselines(
+            raw,
+            u,
+            judged,
+            baselines,
+            exclude=posterior.method,
+            delay=dataset.delay or 0,
+            num_paths=num_paths,
+            seed=posterior.seed,
+        )
     say("Judging")
     backtest = roll(posterior, judged)
     entry = judge_rolling(posterior.method, backtest, dataset.output_spread)
@@ -212,17 +216,16 @@ def examine(
     smoothed, observed = smoothed_outputs(stored_rows(posterior), len(raw) - 1)
     rolling = RollingComparison(judged, (entry, *baselines.entries), backtest)
     summary = summarise(posterior, diagnostics, residuals)
-    trust = forecast.diagnostics
     gathered = [checks.check_worth(rolling), *checks.check_coverage(rolling)]
-    gathered += [] if rows is None else checks.check_simulation(forecast, rows)
-    gathered += [] if trust is None else [check_paths(trust), *check_inputs(trust)]
-    converged = summary.sampling.verdict == "good"
-    gathered += checks.check_residuals(residuals, converged=converged)
+    if rows is not None:
+        gathered += checks.check_simulation(forecast, rows)
+    if forecast.diagnostics is not None:
+        gathered += [check_paths(forecast.diagnostics), *check_inputs(forecast.diagnostics)]
+    gathered += checks.check_residuals(residuals, converged=summary.sampling.verdict == "good")
     return Examination(
         posterior=posterior,
         test=rows,
         forecasts={posterior.method: forecast, **baselines.forecasts},
-        future=future,
         rolling=rolling,
         diagnostics=diagnostics,
         summary=summary,
@@ -234,19 +237,9 @@ def examine(
     )
 
 
-def choose_future(last: Series, test: Series | None) -> Future:
+def inputs_after(last: Series, test: Series | None) -> Float[np.ndarray, "H Du"]:
     """Return the inputs of the test rows, or the last training inputs held constant."""
-    if test is not None:
-        under = ", under the inputs of the held-out rows" if last.inputs else ""
-        steps = count(len(test), "step")
-        return Future(test.u, f"The {steps} after the end of the training data{under}.", False)
-    words = f"The next {HORIZON} steps."
-    if last.inputs:
-        words += (
-            " No future inputs were given, so the last ones are held constant: this forecast "
-            "is only an illustration."
-        )
-    return Future(np.repeat(last.u[-1:], HORIZON, axis=0), words, bool(last.inputs))
+    return np.repeat(last.u[-1:], HORIZON, axis=0) if test is None else test.u
 
 
 def _test_rows(posterior: Forecaster, test: Any) -> Series:

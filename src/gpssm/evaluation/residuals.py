@@ -7,6 +7,16 @@ probabilities are over draws and filtered states, because smoothed states depend
 Autocorrelation, or correlation with an input, shows that the outputs contain structure that the
 model has missed, perhaps because it has too few states. Parameters were learned from the same data,
 so good residuals do not prove that the model is good: use rolling forecasts of held-out rows.
+
+**Drift.** Whether the system changes along the record is tested by a regression of these errors,
+
+    e_t = (a + b τ_t)·z_t + ε_t,  z_t = [1, y_{t−1}, u_t, u_{t−1}],  −1 ≤ τ_t ≤ 1 along the record
+
+If the model is valid throughout, b = 0. If a coefficient of the system drifts, errors grow with the
+regressors towards both ends of the record, with opposite signs: b ≠ 0. A model that is wrong in the
+same way everywhere has a ≠ 0 and b = 0, and is not mistaken for a drift. A drift is reported only
+if the F-test of b = 0 is significant and b explains enough of the errors' variance, because in long
+records the test detects effects that are too small to matter.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +31,6 @@ from gpssm.data.series import Series
 from gpssm.posterior.stack import Forecaster
 
 LAGS = 20
-FEWEST = 8  # observed entries of an output below which nothing can be said of it
 ROWS = 1000  # of a series that are looked at, the first ones
 
 
@@ -107,7 +116,7 @@ def find_residuals(
     past: list[Correlation | None] = []
     inputs = []
     for column in values.T:
-        enough = np.isfinite(column).sum() >= FEWEST
+        enough = np.isfinite(column).sum() >= 8
         pairs = zip(series.inputs, series.u.T, strict=True) if enough else ()
         tests = {name: cross_correlation(column, u) for name, u in pairs}
         past.append(autocorrelation(column) if enough else None)
@@ -168,3 +177,63 @@ def _centred(values: Float[np.ndarray, " T"]) -> tuple[Float[np.ndarray, " T"], 
     centred = values - np.nanmean(values)
     spread = np.nanstd(centred)
     return centred / spread if spread > 0 else centred * 0.0, int(np.isfinite(values).sum())
+
+
+class Drift(NamedTuple):
+    """The test of one output: the p-value of b = 0, and the share of the variance that b
+    explains."""
+
+    p_value: float
+    share: float
+
+    @property
+    def found(self) -> bool:
+        """Whether the drift is significant and explains more than a tenth of the variance."""
+        return self.p_value < 0.001 and self.share > 0.1
+
+
+def find_drift(residuals: Residuals) -> list[Drift]:
+    """Test each output; no drift is reported if too few rows were observed.
+
+    Parameters
+    ----------
+    residuals
+        One-step errors along a training series.
+    """
+    series = residuals.series
+    drivers = np.hstack([_previous(series.y), series.u, _previous(series.u)])
+    spread = np.nanstd(drivers, 0)
+    drivers = (drivers - np.nanmean(drivers, 0)) / np.where(spread > 0, spread, 1.0)
+    regressors = np.hstack([np.ones((len(series), 1)), drivers])
+    late = np.linspace(-1, 1, len(series))[:, None]
+    tests = []
+    for errors in residuals.values.T:
+        rows = np.isfinite(errors) & np.isfinite(regressors).all(1)
+        constant, rank = _least_squares(regressors[rows], errors[rows])
+        changing, larger_rank = _least_squares(
+            np.hstack([regressors, late * regressors])[rows], errors[rows]
+        )
+        tests.append(_f_test(constant, changing, larger_rank - rank, int(rows.sum()) - larger_rank))
+    return tests
+
+
+def _previous(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
+    """Return the values of the previous row, NaN for the first row."""
+    return np.vstack([np.full((1, values.shape[1]), np.nan), values[:-1]])
+
+
+def _least_squares(
+    regressors: Float[np.ndarray, "N K"], errors: Float[np.ndarray, " N"]
+) -> tuple[float, int]:
+    """Return the sum of squared residuals and the rank of a regression."""
+    coefficients, _, rank, _ = np.linalg.lstsq(regressors, errors, rcond=1e-6)
+    return float(np.sum((errors - regressors @ coefficients) ** 2)), int(rank)
+
+
+def _f_test(constant: float, changing: float, added: int, freedom: int) -> Drift:
+    """Return the F-test of additional coefficients, from both sums of squares."""
+    gain = constant - changing
+    if added < 1 or freedom < 1 or gain <= 0:
+        return Drift(1.0, 0.0)
+    statistic = gain / added / (changing / freedom)
+    return Drift(float(stats.f.sf(statistic, added, freedom)), gain / constant)

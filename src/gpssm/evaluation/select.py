@@ -1,28 +1,33 @@
-"""Choose settings by rolling forecasts within the training data."""
+"""Choose settings within the training data: by rolling forecasts, or by linear models alone."""
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from gpssm.core.messages import warn
 from gpssm.core.places import Arrival, run_tasks
 from gpssm.core.table import card, loss
 from gpssm.core.text import check_choice, check_seed, check_whole, is_real
+from gpssm.data.dataset import Dataset
+from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import backtest
 from gpssm.fitting.choose import may_be_rectified
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
-from gpssm.linear.council import council
+from gpssm.linear.council import HORIZON, MAX_ORDER, Horizon, Scores, council
+from gpssm.methods.spec import Spec
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
-PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
 
 
 @dataclass(frozen=True)
@@ -101,55 +106,71 @@ def select(
     -------
     Selection
     """
-    experiments = as_list(series)
     seed = check_seed(seed)
+    check_progress(progress)
+    check_whole("horizon", horizon, 1)
+    check_whole("step", step, 1)
+    if not (is_real(share) and 0 < share < 1):
+        raise ValueError(f"share of the rows to fit must lie between 0 and 1; got {share!r}")
+    experiments = as_list(series)
     if len(experiments) != 1:
         raise TypeError(f"select accepts one series at a time; got a list of {len(experiments)}")
     whole = experiments[0]
-    check_progress(progress)
-    for name, value in (("horizon", horizon), ("step", step)):
-        check_whole(name, value, 1)
-    if not (is_real(share) and 0 < share < 1):
-        raise ValueError(f"share of the rows to fit must lie between 0 and 1; got {share!r}")
-    candidates = default_candidates(whole) if candidates is None else candidates
-    if not isinstance(candidates, Sequence) or not all(map(_are_settings, candidates)):
+    candidates = default_candidates(whole) if candidates is None else _checked(candidates)
+    start = int(share * len(whole))
+    # At least three horizons are forecast.
+    scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, parts=3)
+    score_settings = partial(_score, whole, start, scheme, seed)
+    mean = score_settings({"method": "mean", "seed": seed, "progress": False})
+    check_choice("score", score, mean)
+    shared = {"seed": seed, **fit_arguments}
+    settings = [{**shared, **candidate, "progress": False} for candidate in candidates]
+    arrivals = run_tasks(settings, score_settings, jobs, cluster)
+    scores = _collect(arrivals, candidates, progress)
+    order = np.argsort([loss(score, figures[score]) for figures in scores], kind="stable")
+    best = scores[order[0]][score]
+    if not loss(score, best) <= loss(score, mean[score]):
+        warn(
+            f"No candidate is usable: the best has a {score} of {best:.3g}, the mean of the "
+            f"training rows {mean[score]:.3g}. Use more rows, other inputs or other candidates."
+        )
+    rows = [_texts(candidates[number]) | scores[number] for number in order]
+    return Selection(dict(candidates[order[0]]), pd.DataFrame(rows))
+
+
+def _checked(candidates: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the candidates, if they are settings by name."""
+
+    def are_settings(candidate: Any) -> bool:
+        return isinstance(candidate, Mapping) and all(isinstance(name, str) for name in candidate)
+
+    if not isinstance(candidates, Sequence) or not all(map(are_settings, candidates)):
         raise TypeError("candidates must be a list of settings of fit, such as [{'state_dim': 2}]")
     if not candidates:
         raise ValueError("select needs at least one candidate, such as {'state_dim': 2}")
-    start = int(share * len(whole))
-    scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, PARTS)
-    settings = [
-        {"seed": seed, **fit_arguments, **candidate, "progress": False} for candidate in candidates
-    ]
-    mean = _score(whole, start, scheme, seed, {"method": "mean", "seed": seed, "progress": False})
-    check_choice("score", score, mean)
-    arrivals = run_tasks(settings, partial(_score, whole, start, scheme, seed), jobs, cluster)
-    scores = {}
+    return candidates
 
-    def settings_of(arrival: Arrival) -> str:
-        settings = candidates[arrival[0]]
-        return ", ".join(f"{name} {value}" for name, value in settings.items())[:30]
 
-    for number, result in tracked(arrivals, progress, "select", settings_of, len(candidates)):
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings as they stand in a table."""
+    return {name: str(value) for name, value in settings.items()}
+
+
+def _collect(
+    arrivals: Iterator[Arrival], candidates: Sequence[Mapping[str, Any]], progress: Mode
+) -> list[dict[str, float]]:
+    """Return the scores of all candidates as they arrive, in the order of the candidates."""
+    scores: dict[int, dict[str, float]] = {}
+
+    def name_of(arrival: Arrival) -> str:
+        texts = _texts(candidates[arrival[0]])
+        return ", ".join(f"{name} {value}" for name, value in texts.items())[:30]
+
+    for number, result in tracked(arrivals, progress, "select", name_of, len(candidates)):
         if isinstance(result, Exception):
             raise result
         scores[number] = result
-    named = ({name: str(value) for name, value in candidate.items()} for candidate in candidates)
-    rows = [settings | scores[number] for number, settings in enumerate(named)]
-    best, *_ = order = np.argsort([loss(score, row[score]) for row in rows], kind="stable")
-    if not loss(score, scores[best][score]) <= loss(score, mean[score]):
-        warnings.warn(
-            f"No candidate is usable: the best has a {score} of {scores[best][score]:.3g}, the "
-            f"mean of the training rows {mean[score]:.3g}. Use more rows, other inputs or other "
-            "candidates.",
-            stacklevel=2,
-        )
-    return Selection(dict(candidates[best]), pd.DataFrame([rows[k] for k in order]))
-
-
-def _are_settings(candidate: Any) -> bool:
-    """Whether a candidate is a mapping by name."""
-    return isinstance(candidate, Mapping) and all(isinstance(name, str) for name in candidate)
+    return [scores[number] for number in range(len(candidates))]
 
 
 def _score(
@@ -194,3 +215,98 @@ def default_candidates(series: Series) -> list[dict[str, Any]]:
     if may_be_rectified([series]):
         candidates.append({"state_dim": max(order, 3), "likelihood": "abs"})
     return candidates
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearComparison:
+    """Linear models and their scores on held-out windows of a series, best first.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row per model with the mean of each score over the windows, in standard deviations of
+        the outputs: `crps`, `log_score` and `rmse` of forecasts, and the RMSE of a `simulation`;
+        and the `loss` by which models are ranked, with its `standard_error`. State-space models are
+        named `ss-1`, `ss-2`, ….
+    orders : tuple of int
+        The order that `state_dim="auto"` uses and, if there is one, a smaller order that may be
+        equally good.
+    horizon : int or "simulation"
+        The horizon at which models are compared.
+    """
+
+    table: pd.DataFrame
+    orders: tuple[int, ...]
+    horizon: Horizon
+
+    @property
+    def best(self) -> str:
+        """The name of the best model."""
+        return str(self.table.index[0])
+
+    @property
+    def protocol(self) -> str:
+        """Description of the loss."""
+        if self.horizon == "simulation":
+            return "RMSE of simulations"
+        return f"CRPS of forecasts {self.horizon} steps ahead"
+
+    def plot(self) -> "Figure":
+        """Plot the loss of state-space models over their order, and of the other models."""
+        from gpssm.plots.forecasts import plot_orders
+
+        return plot_orders(self)
+
+    def __repr__(self) -> str:
+        return f"LinearComparison(best {self.best}, order {self.orders[0]}, by the {self.protocol})"
+
+    def __str__(self) -> str:
+        return self.table.to_string(float_format=lambda value: f"{value:.4g}")
+
+    def _repr_html_(self) -> str:
+        return card(repr(self), tables={"best first": self.table})
+
+
+def linear_models(
+    series: Any,
+    horizon: Horizon = HORIZON,
+    *,
+    max_order: int = MAX_ORDER,
+    delay: Rows | Literal["auto"] = 0,
+) -> LinearComparison:
+    """Compare linear models on held-out windows of the training rows, in about a second.
+
+        print(gpssm.linear_models(train))
+        gpssm.linear_models(train, horizon="simulation").plot()
+
+    Parameters
+    ----------
+    series
+        The training data, as for `fit`.
+    horizon
+        Steps ahead at which forecasts are compared; "simulation" for simulations of a window.
+    max_order
+        The largest order of a state-space model.
+    delay
+        As for `fit`.
+
+    Returns
+    -------
+    LinearComparison
+    """
+    spec = Spec(horizon=horizon, likelihood="gaussian")
+    check_whole("max_order", max_order, 1)
+    dataset = Dataset.of(as_list(series), delay=delay)
+    results = council(spec.scale(dataset.experiments)[1], horizon, max_order)
+
+    def mean(values: Any) -> float:
+        return float(values.mean()) if len(values) else float("nan")
+
+    rows = {}
+    for name in results.models:
+        losses = results.losses(name)
+        error = losses.std(ddof=1) / len(losses) ** 0.5 if len(losses) > 1 else float("nan")
+        rows[name] = {"loss": mean(losses), "standard_error": error}
+        rows[name] |= dict(zip(Scores._fields, map(mean, results.scores[name]), strict=True))
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    return LinearComparison(table, results.orders, horizon)

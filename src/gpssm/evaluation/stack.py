@@ -71,34 +71,51 @@ def stack(
     if fitted:
         if fit_arguments:
             raise TypeError(f"posteriors are already fitted: leave out {', '.join(fit_arguments)}")
-        folds = [Fold([], {-1: rows}, before=False) for rows in experiments]
-        scores = {
-            name: HeldOutScores.of([member] * len(folds), folds, seed)
-            for name, member in fitted.items()
-        }
-        return mix(scores, fitted.__getitem__)
+        return _mix_posteriors(fitted, experiments, seed)
+    shared = {"method": "ffvd", "seed": seed, "progress": False, "num_chains": num_chains}
+    settings: dict[str, dict[str, Any]] = {
+        name: shared
+        | fit_arguments
+        | ({"method": member} if isinstance(member, str) else {**member})
+        for name, member in named.items()
+    }
+    scores = _score_settings(settings, experiments, seed, jobs, cluster)
+    return mix(scores, lambda name: _fit(experiments, settings[name]))
+
+
+def _mix_posteriors(
+    fitted: Mapping[str, Posterior], experiments: Sequence[Series], seed: int
+) -> Stack:
+    """Return the stack of posteriors weighted by rows that follow their data."""
+    folds = [Fold([], {-1: rows}, before=False) for rows in experiments]
+    scores = {
+        name: HeldOutScores.of([member] * len(folds), folds, seed)
+        for name, member in fitted.items()
+    }
+    return mix(scores, fitted.__getitem__)
+
+
+def _score_settings(
+    settings: Mapping[str, Mapping[str, Any]],
+    experiments: Sequence[Series],
+    seed: int,
+    jobs: int,
+    cluster: Any,
+) -> dict[str, HeldOutScores | Exception]:
+    """Return the scores of settings on held-out rows, or the errors of fits that failed."""
     folds = make_folds(experiments)
     if not folds:
         raise ValueError(
             f"a stack needs a series of {int(FEWEST_ROWS / HELD_OUT)} rows or more, to hold out "
             "some of them"
         )
-    shared = {"method": "ffvd", "seed": seed, "progress": False, "num_chains": num_chains}
-    settings: list[dict[str, Any]] = [
-        shared | fit_arguments | ({"method": member} if isinstance(member, str) else {**member})
-        for member in named.values()
-    ]
-    results: dict[int, HeldOutScores | Exception]
-    results = dict(run_tasks(settings, partial(_score, folds, seed), jobs, cluster))
+    arrivals = run_tasks(list(settings.values()), partial(_score, folds, seed), jobs, cluster)
+    results: dict[int, HeldOutScores | Exception] = dict(arrivals)
     for result in results.values():
         failed = isinstance(result, Exception)
         if failed and not isinstance(result, ArithmeticError | RuntimeError | ValueError):
             raise result
-    numbers = {name: number for number, name in enumerate(named)}
-    return mix(
-        {name: results[number] for name, number in numbers.items()},
-        lambda name: _fit(experiments, settings[numbers[name]]),
-    )
+    return {name: results[number] for number, name in enumerate(settings)}
 
 
 def default_members(series: Sequence[Series]) -> list[dict[str, Any]]:
@@ -151,8 +168,7 @@ def _describe(member: Member) -> str:
 
 def _score(folds: Sequence[Fold], seed: int, settings: Mapping[str, Any]) -> HeldOutScores:
     """Fit a member to each fold, with one chain, and score it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         posteriors = [_fit(fold.series, {**settings, "num_chains": 1}) for fold in folds]
     return HeldOutScores.of(posteriors, folds, seed)
 

@@ -19,8 +19,7 @@ from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_constant_inputs, check_training
-from gpssm.evaluation.drift import check_drift
+from gpssm.evaluation.checks import check_constant_inputs, check_drift, check_training
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -31,10 +30,10 @@ from gpssm.model.bases import (
 )
 from gpssm.model.means import Wired
 from gpssm.posterior.checks import (
+    CHOOSE_METHOD,
     Check,
     check_mixing,
     check_sampler,
-    default_advice,
     doubts,
     is_chain,
     sampling_verdict,
@@ -216,14 +215,29 @@ class Summary:
             "of f(x, u) - x."
         )
         doubtful = [f"- {doubt}" for doubt in self.doubts]
-        started = {"start": "start", "noise": "noise", "likelihood": "likelihood"}
-        started |= {"rolling": f"{HORIZON} steps", "run": "simulation", "chains": "chains"}
+        started = {
+            "start": "start",
+            "noise": "noise",
+            "likelihood": "likelihood",
+            "rolling": f"{HORIZON} steps",
+            "run": "simulation",
+            "chains": "chains",
+        }
         weighed = {"member": "member", "weight": "weight", "log_score": "log score", "crps": "CRPS"}
-        residual = {"output": "residual of", "with": "and", "correlation": "correlation"}
-        residual |= {"lag": "lag", "p": "p"}
+        residual = {
+            "output": "residual of",
+            "with": "and",
+            "correlation": "correlation",
+            "lag": "lag",
+            "p": "p",
+        }
         note = "The largest correlation; p below 0.05 indicates remaining structure."
-        widened = {"step": "steps ahead", "factors": "factor", "coverage": "coverage without"}
-        widened |= {"effective": "independent forecasts"}
+        widened = {
+            "step": "steps ahead",
+            "factors": "factor",
+            "coverage": "coverage without",
+            "effective": "independent forecasts",
+        }
         return {
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
             fitted: self.facts.lines,
@@ -250,16 +264,33 @@ class Summary:
                 count(value, "step") if value else f"> {len(training.widening)} steps"
                 for value in (output.half, output.most)
             )
-            near = f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)"
-            far = f"{output.simulation_error:.3g} ({figure(output.simulation_fit, 3)} %)"
-            cells = {"output": output.label, "spread": output.spread, "noise": noise}
-            cells |= {"process": process, "near": near, "far": far, "half": half, "most": most}
-            rows.append(cells)
-        noises = {"output": "output", "spread": "spread", "noise": "noise"}
-        errors = {"output": "output", "near": "error: 1 step", "far": f"{training.horizon} steps"}
-        errors |= {"half": "half spread", "most": "90 % spread"}
+            rows.append(
+                {
+                    "output": output.label,
+                    "spread": output.spread,
+                    "noise": noise,
+                    "process": process,
+                    "near": f"{output.one_step_error:.3g} ({figure(output.one_step_fit, 3)} %)",
+                    "far": f"{output.simulation_error:.3g} ({figure(output.simulation_fit, 3)} %)",
+                    "half": half,
+                    "most": most,
+                }
+            )
+        noises = {
+            "output": "output",
+            "spread": "spread",
+            "noise": "noise",
+            "process": "process noise",
+        }
+        errors = {
+            "output": "output",
+            "near": "error: 1 step",
+            "far": f"{training.horizon} steps",
+            "half": "half spread",
+            "most": "90 % spread",
+        }
         return [
-            *_table(rows, noises | {"process": "process noise"}),
+            *_table(rows, noises),
             "In parentheses: share of the output's variance.",
             "",
             *_table(rows, errors),
@@ -326,25 +357,21 @@ def summarise(
     is_longest = forecaster is posterior and len(facts.rows) == 1
     training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
+    is_stack = isinstance(forecaster, Stack)
+    members = compared_models(forecaster)
     sampling, mixing = _sampling(
         posterior,
         diagnose(posterior) if diagnostics is None else diagnostics,
         tuple(dict.fromkeys((*forecaster.notes, *posterior.notes))),
+        CHOOSE_METHOD if members else "",
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
-    is_stack = isinstance(forecaster, Stack)
-    members = compared_models(forecaster)
     checks = (
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),
         *(() if residuals is None else check_drift(residuals)),
     )
-    if members:
-        checks = tuple(check._replace(words=default_advice(check.words)) for check in checks)
-        sampling = dataclasses.replace(
-            sampling, notes=tuple(dict.fromkeys(map(default_advice, sampling.notes)))
-        )
     return Summary(
         facts=facts,
         sampling=sampling,
@@ -360,23 +387,37 @@ def summarise(
 
 
 def _sampling(
-    posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...]
+    posterior: Posterior, diagnostics: Diagnostics, notes: tuple[str, ...], remedy: str
 ) -> tuple[Sampling, tuple[Check, ...]]:
-    """Return the convergence and its checks."""
+    """Return the convergence and its checks, with the advice that suits the fit."""
     rows = [diagnostics[FORECAST], diagnostics["smoothed outputs"]]
     starts = own_starts(posterior)
     rows += [diagnostics[row.name + WITHIN] for row in rows] if starts else []
-    sampler = tuple(check_sampler(posterior.info))
-    mixing = tuple(check_mixing(diagnostics.rows, starts)) if is_chain(posterior.info) else ()
+    is_sampled = is_chain(posterior.info)
+
+    def checks_of(remedy: str) -> tuple[Check, ...]:
+        mixing = check_mixing(diagnostics.rows, starts, remedy) if is_sampled else ()
+        return (*mixing, *check_sampler(posterior.info, remedy))
+
+    checks = checks_of(remedy)
+    # Notes of the run state the same problems, with the advice that suits the run.
+    sentences = {
+        plain.sentence: check.sentence for plain, check in zip(checks_of(""), checks, strict=True)
+    }
     sampling = Sampling(
-        verdict=sampling_verdict(rows if mixing else (), sampler, posterior.notes, starts),
+        verdict=sampling_verdict(
+            rows if is_sampled else (),
+            tuple(check_sampler(posterior.info)),
+            posterior.notes,
+            starts,
+        ),
         mixing={row.name: (row.rhat, row.ess_bulk) for row in rows},
         divergences=diagnostics.divergences,
         acceptance=float(np.mean(diagnostics.acceptance)),
-        notes=notes,
+        notes=tuple(dict.fromkeys(sentences.get(note, note) for note in notes)),
         separate=bool(starts),
     )
-    return sampling, (*mixing, *sampler)
+    return sampling, checks
 
 
 def _facts(posterior: Posterior) -> Facts:

@@ -20,7 +20,6 @@ from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
 from gpssm.model.model import GPSSM
-from gpssm.posterior.checks import default_advice
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from gpssm.starts.build import build
@@ -77,9 +76,7 @@ def fit(
     experiments = as_list(series, u, outputs, inputs)
     if isinstance(spec.settings, Auto):
         if is_open(spec):
-            answer = climb(spec, experiments, runtime)
-            notes = tuple(map(default_advice, answer.notes))
-            return warn_of(dataclasses.replace(answer, notes=notes))
+            return warn_of(climb(spec, experiments, runtime))
         spec = spec.replace(method=FFVD())
     return warn_of(fit_posterior(spec, experiments, runtime))
 

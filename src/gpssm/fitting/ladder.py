@@ -36,6 +36,7 @@ from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.quick import Quick
 from gpssm.methods.spec import Spec
+from gpssm.posterior.checks import CHOOSE_METHOD
 from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
@@ -251,7 +252,9 @@ class Ladder:
         name, leading = next(iter(mixture.members.items()))
         if name in nonlinear and shares[name] >= NONLINEAR:
             comparison = (*leading.comparison, *mixture.table)
-            answer = with_notes(dataclasses.replace(leading, comparison=comparison), notes)
+            answer = with_notes(
+                dataclasses.replace(leading, comparison=comparison), notes, CHOOSE_METHOD
+            )
             shares = {name: 1.0}
         members = [scores[name] for name in shares]
         try:
@@ -328,7 +331,7 @@ class Ladder:
             raise RuntimeError(" ".join(failures))
         notes = (*self.notes, *failures)
         if len(fitted) == 1:
-            return with_notes(next(iter(fitted.values())), notes)
+            return with_notes(next(iter(fitted.values())), notes, CHOOSE_METHOD)
         weights = [1 / len(fitted)] * len(fitted)
         return Stack.of(fitted, weights, notes=notes)
 

@@ -19,7 +19,7 @@ from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.inference.runner import Runtime
 from gpssm.methods.spec import Spec
 from gpssm.posterior.posterior import Posterior
-from gpssm.posterior.stack import Stack, load_forecaster
+from gpssm.posterior.stack import Stack, load
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +42,7 @@ class Fits(Mapping[str, Posterior | Stack]):
             error = self.failures[name]
             raise KeyError(f"{name!r} was not fitted: {type(error).__name__}: {error}")
         posterior = self.posteriors[name]
-        return load_forecaster(posterior) if isinstance(posterior, Path) else posterior
+        return load(posterior) if isinstance(posterior, Path) else posterior
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.posteriors)

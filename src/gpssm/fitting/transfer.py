@@ -39,8 +39,8 @@ from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
 from gpssm.model.types import Draw
 from gpssm.posterior.draws import check_states, map_draws
+from gpssm.posterior.learning import extend_states
 from gpssm.posterior.posterior import Posterior
-from gpssm.posterior.update import extend_states
 from gpssm.starts.build import Start
 
 

@@ -26,7 +26,7 @@ from gpssm.plots.style import (
     with_unit,
 )
 from gpssm.posterior.draws import stored_rows
-from gpssm.posterior.explore import TransitionEstimate, transition
+from gpssm.posterior.explore import FunctionEstimate, transition
 from gpssm.posterior.linearisation import (
     Bode,
     Linearisation,
@@ -63,7 +63,7 @@ class Slice(NamedTuple):
     places: Float[np.ndarray, " N"]
     line: Float[np.ndarray, " n"]
     x: Float[np.ndarray, "n Dx"]
-    estimate: TransitionEstimate
+    estimate: FunctionEstimate
 
 
 def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
@@ -163,14 +163,15 @@ def plot_wiring(posterior: Posterior) -> "Figure":
     argument. Squares excluded by a wiring are crossed, and known rows are framed.
     """
     table = relevance(posterior)
-    rows, columns = table.mean.shape
+    values = table.to_numpy()
+    rows, columns = values.shape
     figure, axes = panels(1, width=2.0 + 0.55 * columns, height=1.0 + 0.45 * rows)
     panel = axes[0, 0]
-    image = panel.imshow(table.mean, cmap="Blues", vmin=0.0, aspect="auto")
+    image = panel.imshow(values, cmap="Blues", vmin=0.0, aspect="auto")
     figure.colorbar(image, ax=panel, label="relevance", shrink=0.9)
     for row, column in np.ndindex(rows, columns):
-        value = table.mean[row, column]
-        colour = "white" if value > 0.6 * table.mean.max() else BLACK
+        value = values[row, column]
+        colour = "white" if value > 0.6 * values.max() else BLACK
         text = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
         panel.text(column, row, f"{value:.2g}" if value else "×", **text)
     mean = posterior.model.mean

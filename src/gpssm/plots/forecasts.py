@@ -13,7 +13,7 @@ from gpssm.core.text import as_share, as_tuple, check_kind, check_output, check_
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.orders import LinearComparison
+from gpssm.evaluation.select import LinearComparison
 from gpssm.plots.style import (
     BLACK,
     BLUE,

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from gpssm.posterior.posterior import Posterior
 
-STORED = ("posterior", "sample_stats", "observed_data", "constant_data")  # groups of a file
-
 
 @in_double_precision
 def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
@@ -57,7 +55,8 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     check_states(posterior, "to_arviz")
     seed = check_seed(seed)
     stored = to_tree(posterior)
-    groups = {name: stored[name].to_dataset() for name in STORED if name in stored.children}
+    names = ("posterior", "sample_stats", "observed_data", "constant_data")
+    groups = {name: stored[name].to_dataset() for name in names if name in stored.children}
     groups["posterior"] = groups["posterior"].assign(_natural(posterior, groups["posterior"]))
     likelihood = posterior.model.likelihood
     # A user's density without a sampler has no predictive draws.

@@ -31,23 +31,18 @@ forecasts, it is constant. Intervals are never narrower than those of the model.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
-
-from gpssm.posterior.rollout import Pair
 
 if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
 
 LEVEL = 0.9  # of the intervals that are calibrated
-WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
-WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
 TRUST = 3.0  # independent forecasts that are worth as much as what is known before
 FEWEST = 2.0  # independent forecasts from which on a step counts as measured
 LARGEST = 10.0  # factor
-SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +81,7 @@ class Calibration:
 
     def table(self) -> list[dict[str, Any]]:
         """Return a table by steps ahead: factors, coverage without them, independent forecasts."""
+        shown = (1, 2, 5, 10, 20, 30, 50, 100, 200)
         return [
             {
                 "step": step,
@@ -93,37 +89,8 @@ class Calibration:
                 "coverage": self.coverage[step - 1].tolist(),
                 "effective": float(self.effective[step - 1]),
             }
-            for step in sorted({step for step in SHOWN if step < self.horizon} | {self.horizon})
+            for step in sorted({step for step in shown if step < self.horizon} | {self.horizon})
         ]
-
-
-def stretch(
-    factors: Float[np.ndarray, "H Dy"], paths: Float[np.ndarray, "S H Dy"], *mixtures: Pair | None
-) -> tuple[Any, ...]:
-    """Stretch paths and mixtures of Gaussians about the mean of the paths by factors."""
-    centre = np.mean(paths, axis=0)
-
-    def widen(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
-        return centre + factors * (values - centre)
-
-    return widen(paths), *(
-        (widen(pair[0]), factors**2 * pair[1]) if pair else None for pair in mixtures
-    )
-
-
-class Needed(NamedTuple):
-    """Factors that intervals need to contain the outputs.
-
-    Parameters
-    ----------
-    factors : array (O, H, Dy)
-        r by origin and step; NaN where no output was observed.
-    spacing : int
-        Rows between two origins.
-    """
-
-    factors: Float[np.ndarray, "O H Dy"]
-    spacing: int
 
 
 def needed_factors(
@@ -137,23 +104,27 @@ def needed_factors(
     return np.where(np.isnan(actual), np.nan, np.minimum(factors, LARGEST))
 
 
-def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
-    """Estimate the factors s_h of each output from the needed factors."""
-    longest = max(part.factors.shape[1] for part in measured)
-    needed = np.concatenate(
-        [
-            np.pad(
-                part.factors,
-                ((0, 0), (0, longest - part.factors.shape[1]), (0, 0)),
-                constant_values=np.nan,
-            )
-            for part in measured
-        ]
-    )
+def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: str) -> Calibration:
+    """Estimate the factors s_h of each output from the needed factors.
+
+    Parameters
+    ----------
+    measured
+        The factors r by origin, step and output, NaN where no output was observed, and the number
+        of rows between two origins.
+    rows
+        Description of the rows.
+    """
+    longest = max(factors.shape[1] for factors, _ in measured)
+    padded = [
+        np.pad(factors, ((0, 0), (0, longest - factors.shape[1]), (0, 0)), constant_values=np.nan)
+        for factors, _ in measured
+    ]
+    needed = np.concatenate(padded)
     steps = 1 + np.arange(longest)
-    spacing = np.concatenate([np.full(len(part.factors), part.spacing) for part in measured])
+    spacing = np.concatenate([np.full(len(factors), step) for factors, step in measured])
     # What each origin is worth at each step, where it has any output there.
-    worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
+    worth = np.minimum(1.0, 1.5 * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
     settled = np.flatnonzero(effective >= FEWEST)
     if not settled.size:
@@ -161,8 +132,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
     horizon = int(settled[-1]) + 1
     columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
     covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a step without any output has no coverage
+    with warnings.catch_warnings(action="ignore"):  # a step without any output has no coverage
         coverage = np.nanmean(covered, axis=0)
     return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
 
@@ -176,10 +146,13 @@ def _curve(
     effective = np.sum(np.where(observed, worth, 0.0), axis=0)
     values, weights = needed[observed], worth[observed]
     places = np.log(np.broadcast_to(steps, needed.shape)[observed])
-    octaves, logs, before = octaves_to(horizon), [], 0.0
+    octaves = octaves_to(horizon)
+    width = 0.35  # of the window around an octave, as the standard deviation of log h
+    logs = []
+    before = 0.0
     for middle in np.log(octaves):
-        near = np.exp(-0.5 * ((places - middle) / WIDTH) ** 2) * weights
-        window = np.exp(-0.5 * ((np.log(steps) - middle) / WIDTH) ** 2)
+        near = np.exp(-0.5 * ((places - middle) / width) ** 2) * weights
+        window = np.exp(-0.5 * ((np.log(steps) - middle) / width) ** 2)
         number = np.sum(window * effective) / np.sum(window)
         if number > 0:
             share = number / (number + TRUST)

@@ -9,12 +9,11 @@ Nothing here needs a posterior: the functions take the sampler's own figures (`I
 `Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import them.
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gpssm.core.mixing import bfmi
 from gpssm.core.text import count, join_names, percent
@@ -32,20 +31,13 @@ LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # in orde
 # the second; a group of quantities that reaches neither level is a problem. With 80 effective draws
 # the share of outcomes inside a 90 % interval is known to .9 ± .03.
 MIXING: dict[Level, tuple[float, float]] = {"good": (1.05, 80.0), "caution": (1.2, 20.0)}
-STUCK_DRAWS = 50  # consecutive draws without an accepted move that make a chain stuck
-NO_ACCEPTANCE = 1e-6  # an acceptance probability below this counts as zero
-MANY_DIVERGENT = 0.05  # share of divergent moves above which they are a problem
-ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range show a bad step size
-SOME_BIAS = 0.05  # relative error of variances that asks for caution
-LARGE_BIAS = 0.15  # relative error of variances that is a problem
-FEW_EXACT = 0.2  # share of exact moves that must be accepted for the bias to be known
-LOW_BFMI = 0.2  # energies with a lower E-BFMI are explored slowly
 SHARE_LEFT = 0.05  # share of paths that left, above which a forecast has a note
 SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
-LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
 
 SAMPLER = "diagnostics of the sampler"
 DRAWS = "all draws"
+# What the user of `method="auto"` can do, who sets no number of iterations.
+CHOOSE_METHOD = "Fit with method='ffvd' and more draws, or with a smaller state_dim."
 
 
 class Check(NamedTuple):
@@ -56,6 +48,31 @@ class Check(NamedTuple):
     figure: str
     words: str
     protocol: str
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        figure: str,
+        protocol: str,
+        *cases: tuple[Any, Level, str] | tuple[Any, Level, str, str],
+        remedy: str = "",
+    ) -> Self:
+        """Return a check with the level and the words of the first case that holds.
+
+        Parameters
+        ----------
+        name, figure, protocol
+            As in `Check`.
+        cases
+            Whether a case holds, its level, what is the case, and advice if there is any.
+        remedy
+            Advice instead of that of the case.
+        """
+        level, words, *advice = next(case[1:] for case in cases if case[0])
+        if advice:
+            words = f"{words} {remedy or advice[0]}"
+        return cls(name, level, figure, words, protocol)
 
     @property
     def sentence(self) -> str:
@@ -89,12 +106,6 @@ def _and_more(names: Sequence[str]) -> str:
     if len(names) <= 2:
         return join_names(names)
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
-
-
-def default_advice(text: str) -> str:
-    """Return the text with advice that suits `method="auto"`, which has no length of chains."""
-    advice = "Fit with method='ffvd' and more draws, or with a smaller state_dim."
-    return re.sub(r"[A-Z][^.]*\bnum_(?:warmup|draws)\b[^.]*\.", advice, text)
 
 
 def headline(checks: Sequence[Check]) -> str:
@@ -140,13 +151,15 @@ def is_chain(info: Info) -> bool:
     return bool(np.any(info.energy))
 
 
-def check_sampler(info: Info) -> Iterator[Check]:
+def check_sampler(info: Info, remedy: str = "") -> Iterator[Check]:
     """Check that chains are finite and move, and their divergences, acceptance and energy.
 
     Parameters
     ----------
     info
         The sampler's figures with axes (chain, draw).
+    remedy
+        Advice in place of other settings of the sampler, where its user cannot change these.
 
     Yields
     ------
@@ -155,114 +168,135 @@ def check_sampler(info: Info) -> Iterator[Check]:
     """
     for chain in np.flatnonzero(~np.isfinite(info.log_target).all(1)):
         share = float(np.mean(~np.isfinite(info.log_target[chain])))
-        yield Check(
+        yield Check.of(
             f"Chain {chain}",
-            "problem",
             f"the log target was not finite in {percent(share)} of the draws",
-            "The transition probably ran away from the data. Do not use this chain; increase "
-            "num_warmup or reduce state_dim.",
             SAMPLER,
+            (
+                True,
+                "problem",
+                "The transition probably ran away from the data.",
+                "Do not use this chain; increase num_warmup or reduce state_dim.",
+            ),
+            remedy=remedy,
         )
     if not is_chain(info):
         words = "The method's draws are independent: nothing to check."
         yield Check("Moves", "unknown", "not a Markov chain", words, SAMPLER)
         return
-    rejected = _longest_run(np.asarray(info.acceptance) < NO_ACCEPTANCE)
+    rejected = _longest_run(np.asarray(info.acceptance) < 1e-6)
     if info.bias is not None:
         rejected = _longest_run(np.asarray(info.divergent))
-    for chain in np.flatnonzero(rejected >= min(STUCK_DRAWS, info.acceptance.shape[1])):
-        yield Check(
+    for chain in np.flatnonzero(rejected >= min(50, info.acceptance.shape[1])):
+        yield Check.of(
             f"Chain {chain}",
-            "problem",
             f"stuck: no move was accepted for {rejected[chain]} draws in a row",
-            "The step size is too large for this region. Increase num_warmup or use another seed.",
             SAMPLER,
+            (
+                True,
+                "problem",
+                "The step size is too large for this region.",
+                "Increase num_warmup or use another seed.",
+            ),
+            remedy=remedy,
         )
     if not np.any(info.gradients):
         return
-    yield _check_divergences(info)
+    yield _check_divergences(info, remedy)
     if info.bias is not None:
-        yield _check_bias(info)
-        return
-    if np.all(np.asarray(info.acceptance) == 1):
-        return  # every move was accepted: there is no step size to judge
+        yield _check_bias(info, info.bias, remedy)
+    elif np.any(np.asarray(info.acceptance) != 1):  # else there is no step size to judge
+        yield from _check_moves(info, remedy)
+
+
+def _check_moves(info: Info, remedy: str) -> Iterator[Check]:
+    """Check acceptance probabilities, and how energies are explored."""
     acceptance = np.mean(info.acceptance, 1)
-    level, words = _verdict(
+    yield Check.of(
+        "Acceptance",
+        f"{acceptance.min():.2f} to {acceptance.max():.2f}",
+        SAMPLER,
         (
-            acceptance.min() < ACCEPTANCE[0] or acceptance.max() > ACCEPTANCE[1],
+            acceptance.min() < 0.5 or acceptance.max() > 0.98,
             "caution",
-            "The step size does not suit the posterior. Increase num_warmup.",
+            "The step size does not suit the posterior.",
+            "Increase num_warmup.",
         ),
         (True, "good", "The step size suits the posterior."),
+        remedy=remedy,
     )
-    figure = f"{acceptance.min():.2f} to {acceptance.max():.2f}"
-    yield Check("Acceptance", level, figure, words, SAMPLER)
     energy = bfmi(info.energy)
     if np.isfinite(energy).all():
-        slow = energy.min() < LOW_BFMI
-        level, words = _verdict(
-            (slow, "caution", "The sampler explores energies slowly. Increase num_draws."),
+        yield Check.of(
+            "Energy (E-BFMI)",
+            f"{energy.min():.2f} at worst",
+            SAMPLER,
+            (
+                energy.min() < 0.2,
+                "caution",
+                "The sampler explores energies slowly.",
+                "Increase num_draws.",
+            ),
             (True, "good", "The sampler explores energies well."),
+            remedy=remedy,
         )
-        yield Check("Energy (E-BFMI)", level, f"{energy.min():.2f} at worst", words, SAMPLER)
 
 
-def _verdict(*cases: tuple[Any, Level, str]) -> tuple[Level, str]:
-    """Return level and words of the first case that holds."""
-    return next((level, words) for holds, level, words in cases if holds)
-
-
-def _check_divergences(info: Info) -> Check:
+def _check_divergences(info: Info, remedy: str) -> Check:
     """Check the share of moves whose energy error diverged."""
     share = float(np.mean(info.divergent))
-    level, words = _verdict(
+    return Check.of(
+        "Divergent transitions",
+        f"{int(np.sum(info.divergent))} ({percent(share)})",
+        SAMPLER,
         (
-            share > MANY_DIVERGENT,
+            share > 0.05,
             "problem",
             "Parts of the posterior are too sharply curved for the step size, usually a noise "
-            "variance near zero. Increase num_warmup, give that noise a stronger prior, or fix it.",
+            "variance near zero.",
+            "Increase num_warmup, give that noise a stronger prior, or fix it.",
         ),
         (
             share > 0,
             "caution",
-            "Some transitions diverged. If there are more than a few, increase num_warmup or give "
-            "the noise a stronger prior.",
+            "Some transitions diverged.",
+            "If there are more than a few, increase num_warmup or give the noise a stronger prior.",
         ),
         (True, "good", "No transition diverged."),
+        remedy=remedy,
     )
-    figure = f"{int(np.sum(info.divergent))} ({percent(share)})"
-    return Check("Divergent transitions", level, figure, words, SAMPLER)
 
 
-def _check_bias(info: Info) -> Check:
+def _check_bias(info: Info, bias: Float[Array, "chain draw"], remedy: str) -> Check:
     """Check what exact moves make of draws that no accept step has judged.
 
     The error of the mean over chains is allowed for. Nothing can be said where hardly any of the
     exact moves was accepted.
     """
-    chains = np.mean(np.asarray(info.bias), 1)
-    bias = float(np.mean(chains))
+    chains = np.mean(np.asarray(bias), 1)
+    mean = float(np.mean(chains))
     error = float(np.std(chains, ddof=1) / np.sqrt(len(chains))) if len(chains) > 1 else 0.0
     acceptance = float(np.mean(info.acceptance))
-    figure = (
-        f"{100 * bias:+.1f} % in the variances of the states, {percent(acceptance)} of exact moves "
-        "accepted"
-    )
-    size = abs(bias) - 2 * error
-    level, words = _verdict(
+    size = abs(mean) - 2 * error
+    return Check.of(
+        "Bias",
+        f"{100 * mean:+.1f} % in the variances of the states, {percent(acceptance)} of exact "
+        "moves accepted",
+        SAMPLER,
         (
-            acceptance < FEW_EXACT or size > LARGE_BIAS,
+            acceptance < 0.2 or size > 0.15,
             "problem",
-            "The draws are biased. Reduce energy_error, increase num_warmup, or use method='ffvd'.",
+            "The draws are biased.",
+            "Reduce energy_error, increase num_warmup, or use method='ffvd'.",
         ),
         (
-            size > SOME_BIAS,
+            size > 0.05,
             "caution",
             "Intervals are slightly biased. Reduce energy_error or use method='ffvd'.",
         ),
         (True, "good", "Skipping the accept step has not biased the draws."),
+        remedy=remedy,
     )
-    return Check("Bias", level, figure, words, SAMPLER)
 
 
 def _longest_run(flags: Bool[np.ndarray, "chain draw"]) -> Int[np.ndarray, " chain"]:
@@ -275,7 +309,7 @@ def _longest_run(flags: Bool[np.ndarray, "chain draw"]) -> Int[np.ndarray, " cha
     return longest
 
 
-def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
+def check_mixing(rows: Sequence["Row"], starts: str = "", remedy: str = "") -> Iterator[Check]:
     """Check that chains agree about each group of quantities and have enough effective draws.
 
     Groups that users see come first. A group that depends on the states' coordinates, in which
@@ -288,6 +322,8 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
         Rows of `Diagnostics`; those without a quantity that varies are skipped.
     starts
         The starts of the chains in words where each has a separate model, else empty.
+    remedy
+        As in `check_sampler`.
 
     Yields
     ------
@@ -301,48 +337,46 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
         rows = [row for row in rows if row.within]
     between = [row for row in rows if row.is_identified and not row.within]
     disagree = any(row.rhat >= MIXING["good"][0] for row in between)
+    agree = "Each chain has converged" if starts else "Chains agree"
     good, fair = MIXING["good"], MIXING["caution"]
     for row in sorted(rows, key=lambda row: not row.is_output):
         rhat, ess = row.rhat, row.ess_bulk
-        level, words = _verdict(
+        agreement = "no R-hat" if np.isnan(rhat) else f"R-hat {rhat:.3f}"
+        draws = "too few draws for an ESS" if np.isnan(ess) else f"{ess:.0f} effective draws"
+        is_problem = row.is_identified and not (rhat < fair[0] and ess >= fair[1])
+        level: Level = "problem" if is_problem else "caution"
+        yield Check.of(
+            row.title,
+            f"{agreement}, {draws}",
+            DRAWS,
             (
                 rhat < good[0] and ess >= good[1],
                 "good",
-                f"{'Each chain has converged' if starts else 'Chains agree'}, and there are enough "
-                "draws.",
+                f"{agree}, and there are enough draws.",
             ),
-            (rhat < fair[0] and ess >= fair[1], "caution", _about_mixing(row, disagree)),
-            (row.is_identified, "problem", _about_mixing(row, disagree)),
-            (True, "caution", _about_mixing(row, disagree)),
+            (
+                np.isnan(rhat),
+                level,
+                "There are too few draws to tell whether chains agree.",
+                "Increase num_draws.",
+            ),
+            # That is then the cause of all that is wrong.
+            (disagree, level, "Chains disagree.", "Increase num_warmup or reduce state_dim."),
+            (rhat < good[0], level, "There are few independent draws.", "Increase num_draws."),
+            (
+                row.within,
+                level,
+                "Chains have not converged.",
+                "Increase num_warmup and num_draws.",
+            ),
+            (
+                True,
+                level,
+                "Chains disagree, perhaps only about the coordinates of the states, which are "
+                "arbitrary and do not affect forecasts.",
+            ),
+            remedy=remedy,
         )
-        agreement = "no R-hat" if np.isnan(rhat) else f"R-hat {rhat:.3f}"
-        draws = "too few draws for an ESS" if np.isnan(ess) else f"{ess:.0f} effective draws"
-        yield Check(row.title, level, f"{agreement}, {draws}", words, DRAWS)
-
-
-def _about_mixing(row: "Row", disagree: bool) -> str:
-    """Say why a group of quantities has mixed badly, and what to do about it.
-
-    Parameters
-    ----------
-    row
-        The group.
-    disagree
-        Whether chains disagree about a quantity that does not depend on the states' coordinates:
-        that is then the cause of all that is wrong.
-    """
-    if np.isnan(row.rhat):
-        return "There are too few draws to tell whether chains agree. Increase num_draws."
-    if disagree:
-        return "Chains disagree. Increase num_warmup or reduce state_dim."
-    if row.rhat < MIXING["good"][0]:
-        return "There are few independent draws. Increase num_draws."
-    if row.within:
-        return "Chains have not converged. Increase num_warmup and num_draws."
-    return (
-        "Chains disagree, perhaps only about the coordinates of the states, which are arbitrary "
-        "and do not affect forecasts."
-    )
 
 
 def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
@@ -360,7 +394,10 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
         rhat < max(MIXING["good"][0], within.get(group, 0.0)) for group, rhat in between.items()
     )
     far = max(between.values()) >= MIXING["caution"][0]
-    level, words = _verdict(
+    yield Check.of(
+        "Chains from different starts",
+        ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items()),
+        DRAWS,
         (agree, "good", f"Chains from different starts ({starts}) agree."),
         (
             True,
@@ -369,8 +406,6 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
             "averages over them; posterior.thinned(chain=k) selects one.",
         ),
     )
-    figure = ", ".join(f"R-hat {rhat:.3f} of {group}" for group, rhat in between.items())
-    yield Check("Chains from different starts", level, figure, words, DRAWS)
 
 
 def check_paths(paths: "ForecastDiagnostics") -> Check:
@@ -388,7 +423,10 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
     """
     share = paths.share_left
     step = np.argmax(paths.left_by_step > MANY) + 1
-    level, words = _verdict(
+    return Check.of(
+        "Paths outside the training data" if paths.replaced else "Paths that overflowed",
+        percent(share),
+        f"the forecast of {count(len(paths.left_by_step), 'step')}",
         (not paths.replaced and not share, "good", "All paths stayed finite."),
         (not paths.replaced, "problem", "Set bounds to a number."),
         (share <= SHARE_LEFT, "good", "The forecast stays in the region of the training data."),
@@ -401,9 +439,6 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
             "the range they had in training, or reduce state_dim.",
         ),
     )
-    name = "Paths outside the training data" if paths.replaced else "Paths that overflowed"
-    protocol = f"the forecast of {count(len(paths.left_by_step), 'step')}"
-    return Check(name, level, percent(share), words, protocol)
 
 
 def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
@@ -424,12 +459,11 @@ def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
         if not steps.size:
             continue
         u = np.asarray(paths.u)[:, column]
-        figure = f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}"
-        words = (
-            "Nothing was learned about such inputs: do not trust the forecast from "
-            f"step {steps[0]} on."
-        )
-        protocol = f"the forecast of {count(len(u), 'step')}"
         yield Check(
-            f"Input {name} outside of its training range", "caution", figure, words, protocol
+            f"Input {name} outside of its training range",
+            "caution",
+            f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}",
+            "Nothing was learned about such inputs: do not trust the forecast from "
+            f"step {steps[0]} on.",
+            f"the forecast of {count(len(u), 'step')}",
         )

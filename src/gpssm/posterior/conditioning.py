@@ -9,17 +9,18 @@ The weights and parameters of all draws stay fixed. The filters are in `filterin
 """
 
 import dataclasses
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_whole, distinct_warnings
+from gpssm.core.text import check_seed, check_whole
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
@@ -27,6 +28,7 @@ from gpssm.model.likelihoods import Gaussian
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
+    all_draws,
     merge_chains,
     past_inputs,
     split_chains,
@@ -40,8 +42,8 @@ from gpssm.posterior.filtering import (
     run_filter,
     run_predictions,
 )
-from gpssm.posterior.forecast import Forecast, check_paths, forecast, warn_of_paths, widened
-from gpssm.posterior.rollout import BOUNDS, members_of, path_keys, plan, training_box
+from gpssm.posterior.forecast import Forecast, check_paths, warn_of_paths, widened
+from gpssm.posterior.rollout import BOUNDS, members_of, plan_paths
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
@@ -90,12 +92,13 @@ def condition(
     Posterior
     """
     seed = check_seed(seed)
-    rows = new_rows(posterior, series, new_experiment, index)
+    draws = all_draws(posterior)
+    rows = posterior.dataset.align(series)
     number = resolve_particles(posterior, num_particles, new_experiment)
-    draws = np.arange(posterior.num_chains * posterior.num_draws)
-    state, before = begin(posterior, draws, new_experiment, number, seed, index)
-    state = filter_rows(posterior, draws, state, before, rows.scaled, seed).state
-    return _with_state(posterior, state, before + len(rows.scaled), rows.clock, rows.past)
+    before = begin(posterior, draws, rows, new_experiment, number, seed, index)
+    scaled = posterior.dataset.encode(rows, before.past)
+    state = filter_rows(posterior, draws, before.state, before.rows, scaled, seed).state
+    return _with_current(posterior, before.after(rows, state))
 
 
 def condition_at(
@@ -127,21 +130,6 @@ def condition_at(
     ------
     Posterior or Stack
     """
-    if hasattr(posterior, "members"):
-        with distinct_warnings():
-            passes = [
-                condition_at(
-                    member,
-                    series,
-                    rows,
-                    new_experiment=new_experiment,
-                    num_particles=num_particles,
-                    seed=seed,
-                    index=index,
-                )
-                for member in posterior.members.values()
-            ]
-        return map(posterior.with_members, zip(*passes, strict=True))
     raw = posterior.dataset.align(series)
     posterior.dataset.encode(raw)  # refuses what cannot be scaled before the first row is filtered
     listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
@@ -152,14 +140,36 @@ def condition_at(
         raise ValueError(
             f"rows must increase and lie between 0 and {len(raw)}, the series' length; got {stops}"
         )
-    start = _at_start(posterior, new_experiment, num_particles, seed, index, raw)
+    start = posterior.map_models(
+        lambda model: _at_start(model, raw, new_experiment, num_particles, seed, index)
+    )
+    return extended(start, raw, stops, lambda current, part: current.condition(part, seed=seed))
 
-    def along(current: "Posterior") -> Iterator["Posterior"]:
-        for before, row in zip([0, *stops], stops, strict=False):
-            current = condition(current, raw[before:row], seed=seed) if row > before else current
-            yield current
 
-    return along(start)
+def extended(
+    posterior: Any, rows: Series, stops: Sequence[int], extend: Callable[[Any, Series], Any]
+) -> Iterator[Any]:
+    """Yield the posterior given the rows up to each stop, each from the one before.
+
+    Parameters
+    ----------
+    posterior : Posterior or Stack
+        The posterior before the first row.
+    rows : Series
+        Rows that follow its data.
+    stops : sequence of int
+        Row numbers, in increasing order.
+    extend : callable
+        Returns a posterior after new rows.
+
+    Yields
+    ------
+    Posterior or Stack
+    """
+    for before, stop in pairwise([0, *stops]):
+        if stop > before:
+            posterior = extend(posterior, rows[before:stop])
+        yield posterior
 
 
 @in_double_precision
@@ -203,22 +213,19 @@ def predict(
     """
     seed = check_seed(seed)
     check_whole("steps", steps, 1)
-    rows = new_rows(posterior, series, new_experiment, index)
-    raw = rows.raw
+    raw = posterior.dataset.align(series)
     check_paths(num_paths, bounds, len(raw) * (raw.output_dim + posterior.model.state_dim))
     number = resolve_particles(posterior, num_particles, new_experiment)
-    draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
-    state, before = begin(posterior, draws, new_experiment, number, seed, index)
+    plan = plan_paths(posterior, num_paths, seed, bounds)
+    before = begin(posterior, plan.draws, raw, new_experiment, number, seed, index)
+    scaled = posterior.dataset.encode(raw, before.past)
     paths = run_predictions(
-        members_of(posterior, draws),
-        filter_keys(seed, draws),
-        state,
-        rows.scaled,
-        jnp.asarray(before),
+        plan,
+        filter_keys(seed, plan.draws),
+        before.state,
+        scaled,
+        jnp.asarray(before.rows),
         min(int(steps), len(raw)),
-        path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each),
-        jnp.asarray(slots),
-        None if bounds is None else training_box(posterior, draws, bounds),
         noise,
     )
     result = Forecast.of_paths(
@@ -226,10 +233,10 @@ def predict(
         posterior,
         bounds,
         raw.u,
-        rows.scaled.u,
-        start=before,
+        scaled.u,
+        start=before.rows,
         dt=raw.dt or posterior.dataset.experiments[index].dt,
-        clock=rows.clock,
+        clock=before.clock,
     )
     warn_of_paths(result)
     ahead = np.minimum(1 + np.arange(len(raw)), steps)
@@ -271,13 +278,14 @@ def simulate(
     Forecast
     """
     if warmup is None:
-        start = _at_start(posterior, True, num_particles, seed)
-    else:
-        start = condition(
-            posterior, warmup, new_experiment=True, num_particles=num_particles, seed=seed
+        start = posterior.map_models(
+            lambda model: _at_start(model, None, True, num_particles, seed, -1)
         )
-    return forecast(
-        start,
+    else:
+        start = posterior.condition(
+            warmup, new_experiment=True, num_particles=num_particles, seed=seed
+        )
+    return start.forecast(
         horizon,
         u,
         num_paths=num_paths,
@@ -289,56 +297,25 @@ def simulate(
     )
 
 
-class NewRows(NamedTuple):
-    """Rows that follow others.
-
-    Parameters
-    ----------
-    raw, scaled
-        The rows in the user's units, and in the model's units with delayed inputs.
-    clock
-        The times of the experiment.
-    past
-        The inputs of the last rows, as many as the longest delay.
-    """
-
-    raw: Series
-    scaled: Series
-    clock: Clock | None
-    past: Float[np.ndarray, "K Du"]
-
-
-def new_rows(posterior: "Posterior", series: Any, new_experiment: bool, index: int) -> NewRows:
-    """Check the user's rows against the training data and return them."""
-    raw = posterior.dataset.align(series)
-    clock = _experiment_clock(posterior, raw, new_experiment, index)
-    before = past_inputs(posterior, index, new_experiment)
-    past = np.concatenate([before, raw.u])[len(raw) :]
-    return NewRows(raw, posterior.dataset.encode(raw, before), clock, past)
-
-
 def _experiment_clock(
-    posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int
+    posterior: "Posterior", rows: Series | None, new_experiment: bool, index: int, before: int
 ) -> Clock | None:
     """Return the clock of the experiment of the rows, from its first row on.
 
-    Warn if the times of rows that should follow others contradict this.
+    Warn if the times of rows that should follow `before` others contradict this.
     """
     if new_experiment:
         return None if rows is None else rows.axis
     current = posterior.current
-    series = posterior.dataset.experiment(index)
-    clock = series.axis if current is None else current.clock
-    before = len(series) if current is None else current.rows
+    clock = posterior.dataset.experiment(index).axis if current is None else current.clock
     complaint = clock and clock.complaint("the new rows", rows, before)
     if clock and not complaint:
         return clock
     if complaint:
-        advice = (
-            "They are assumed to follow; pass new_experiment=True if they do not, or insert "
-            "missing rows as NaN"
+        warn(
+            complaint + "They are assumed to follow; pass new_experiment=True if they do not, or "
+            "insert missing rows as NaN"
         )
-        warnings.warn(complaint + advice, stacklevel=5)
     return None if rows is None or rows.clock is None else rows.clock.shifted(-before)
 
 
@@ -366,13 +343,14 @@ def resolve_particles(
 def begin(
     posterior: "Posterior",
     draws: Int[np.ndarray, " S"],
+    rows: Series | None,
     new_experiment: bool,
     num_particles: int | None,
     seed: int,
     index: int,
     lookback: int = LOOKBACK,
-) -> tuple[FilterState, int]:
-    """Return the state of these draws before new rows, and the number of rows before.
+) -> CurrentState:
+    """Return the state of an experiment under these draws before new rows.
 
     A new experiment starts at x₀ ~ N(0, I). Otherwise the state is the one after earlier rows or,
     after the training series, the state of each draw `lookback` rows before its end, filtered
@@ -383,15 +361,40 @@ def begin(
     This has the distribution of the last states for every lookback; with a longer lookback, more of
     its spread is within each draw.
     """
+    number = 0
     if new_experiment:
-        dim = posterior.model.state_dim
-        if num_particles is None:
-            return gaussian_state(jnp.zeros((len(draws), dim)), 1.0), 0
-        shape = (num_particles, dim)
-        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), shape))
-        return equal_particles(normal(filter_keys(seed, draws)), jnp.ones(len(draws))), 0
-    if posterior.current is not None:
-        return take_draws(posterior.current.state, draws), posterior.current.rows
+        state = _initial_state(posterior, draws, num_particles, seed)
+    elif posterior.current is not None:
+        state = take_draws(posterior.current.state, draws)
+        number = posterior.current.rows
+    else:
+        state = _last_state(posterior, draws, num_particles, seed, index, lookback)
+        number = len(posterior.dataset.experiment(index))
+    clock = _experiment_clock(posterior, rows, new_experiment, index, number)
+    return CurrentState(state, number, clock, past_inputs(posterior, index, new_experiment))
+
+
+def _initial_state(
+    posterior: "Posterior", draws: Int[np.ndarray, " S"], num_particles: int | None, seed: int
+) -> FilterState:
+    """Return x₀ ~ N(0, I) of each draw."""
+    dim = posterior.model.state_dim
+    if num_particles is None:
+        return gaussian_state(jnp.zeros((len(draws), dim)), 1.0)
+    shape = (num_particles, dim)
+    normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, FILTER), shape))
+    return equal_particles(normal(filter_keys(seed, draws)), jnp.ones(len(draws)))
+
+
+def _last_state(
+    posterior: "Posterior",
+    draws: Int[np.ndarray, " S"],
+    num_particles: int | None,
+    seed: int,
+    index: int,
+    lookback: int,
+) -> FilterState:
+    """Return the state at the end of a training series, filtered through its last rows."""
     dataset = posterior.dataset
     length = len(dataset.experiment(index))
     first = dataset.first_states[index] if dataset.first_states else 0
@@ -401,9 +404,9 @@ def begin(
     if num_particles is not None:
         state = equal_particles(jnp.repeat(x[:, None], num_particles, axis=1), state.surprise)
     if before == length:
-        return state, length
+        return state
     rows = dataset.scaled[index][before:]
-    return filter_rows(posterior, draws, state, before, rows, seed).state, length
+    return filter_rows(posterior, draws, state, before, rows, seed).state
 
 
 def filter_rows(
@@ -434,36 +437,27 @@ def filter_keys(seed: int, draws: Int[np.ndarray, " S"]) -> PRNGKeyArray:
 @in_double_precision
 def _at_start(
     posterior: "Posterior",
+    rows: Series | None,
     new_experiment: bool,
     num_particles: int | None,
     seed: int,
-    index: int = -1,
-    following: Series | None = None,
+    index: int,
 ) -> "Posterior":
-    """Return the posterior before any new row, with the times of the rows that will follow."""
+    """Return the posterior before any of the new rows."""
     seed = check_seed(seed)
-    clock = _experiment_clock(posterior, following, new_experiment, index)
     number = resolve_particles(posterior, num_particles, new_experiment)
-    draws = np.arange(posterior.num_chains * posterior.num_draws)
-    state, before = begin(posterior, draws, new_experiment, number, seed, index)
-    past = past_inputs(posterior, index, new_experiment)
-    return _with_state(posterior, state, before, clock, past)
+    draws = all_draws(posterior)
+    current = begin(posterior, draws, rows, new_experiment, number, seed, index)
+    return _with_current(posterior, current)
 
 
-def _with_state(
-    posterior: "Posterior",
-    state: FilterState,
-    rows: int,
-    clock: Clock | None,
-    past: Float[np.ndarray, "K Du"],
-) -> "Posterior":
-    """Return the posterior with a new state after `rows` rows; learned weights are unchanged."""
-    state = split_chains(state, posterior.draws)
+def _with_current(posterior: "Posterior", current: CurrentState) -> "Posterior":
+    """Return the posterior with a new state of all draws; learned weights are unchanged."""
+    state = split_chains(current.state, posterior.draws)
     learned = posterior.learned
     if learned is not None:
         dim = posterior.model.state_dim
         mean, covariance = learned.state.mean[..., dim:], learned.state.covariance[..., dim:, dim:]
         joint = jax.tree.map(np.asarray, joint_state(state, mean, covariance))
         learned = learned._replace(state=joint)
-    current = CurrentState(state, rows, clock, past)
-    return dataclasses.replace(posterior, current=current, learned=learned)
+    return dataclasses.replace(posterior, current=current._replace(state=state), learned=learned)

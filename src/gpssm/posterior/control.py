@@ -26,11 +26,8 @@ from gpssm.posterior.rollout import (
     Box,
     Ensemble,
     assemble,
-    members_of,
-    path_keys,
-    plan,
+    plan_paths,
     run_paths,
-    training_box,
 )
 
 if TYPE_CHECKING:
@@ -120,11 +117,11 @@ class Rollout(eqx.Module):
                 )
             scaled = (arriving(inputs, self.delay, start.past) - mean[None]) / std[None]
             ensemble = self.ensemble.scaled(start.scale)
-            paths = run_paths(
+            emission, *_ = run_paths(
                 ensemble, start.states, scaled, self.keys, self.slots, self.box, self.noise
             )
             mean, std = self.output_scale
-            return jnp.swapaxes(paths.emission.y, 0, 1) * std[None, None] + mean[None, None]
+            return jnp.swapaxes(emission.y, 0, 1) * std[None, None] + mean[None, None]
 
     def states_of(self, posterior: "Posterior") -> StateEnsemble:
         """Return the start states of a posterior with the same draws.
@@ -166,18 +163,16 @@ def rollout(
     check_flag("noise", noise)
     dataset = posterior.dataset
     scaler = dataset.scaler
-    draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
-    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    members = members_of(posterior, draws)
+    plan = plan_paths(posterior, num_paths, seed, bounds)
     return Rollout(
-        start=_states(posterior, draws, keys, index),
-        ensemble=eqx.filter_jit(assemble)(*members, dataset.experiment(index).input_dim),
-        keys=keys,
-        slots=jnp.asarray(slots),
-        box=None if bounds is None else training_box(posterior, draws, bounds),
+        start=_states(posterior, plan.draws, plan.keys, index),
+        ensemble=eqx.filter_jit(assemble)(*plan.members, dataset.experiment(index).input_dim),
+        keys=plan.keys,
+        slots=plan.slots,
+        box=plan.box,
         output_scale=(jnp.asarray(scaler.output_mean), jnp.asarray(scaler.output_std)),
         input_scale=(jnp.asarray(scaler.input_mean), jnp.asarray(scaler.input_std)),
-        draws=tuple(draws.tolist()),
+        draws=tuple(plan.draws.tolist()),
         index=index,
         delay=dataset.delay,
         noise=noise,

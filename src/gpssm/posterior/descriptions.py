@@ -192,8 +192,7 @@ def _describe_part(
         for keys, leaf in jax.tree_util.tree_leaves_with_path(thing)
         if isinstance(leaf, np.ndarray | jax.Array)
     ]
-    was = f"{source.__module__}.{source.__qualname__}"
-    return {"part": name, "was": was, "leaves": leaves}
+    return {"part": name, "was": f"{source.__module__}.{source.__qualname__}", "leaves": leaves}
 
 
 def _restore_array(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:

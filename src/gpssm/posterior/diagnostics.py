@@ -29,7 +29,6 @@ from gpssm.posterior.mean_model import mean_step
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-REFERENCES = 20  # inputs at which f is compared
 WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
 FORECAST = f"{HORIZON}-step forecast mean"
 SMOOTHED = "smoothed outputs"
@@ -155,7 +154,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     sampled = posterior.model.leaves("sample")
     # f at inputs that the first series passed through, at the states' posterior mean
     x = np.mean(draws.states[0], axis=(0, 1))[:-1]
-    points = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
+    points = np.linspace(0, len(x) - 1, min(20, len(x))).astype(int)
     inputs = (jnp.asarray(x[points]), jnp.asarray(dataset.scaled[0].u[points]))
     latent: dict[str, Any] = {name: leaf for name, leaf in draws.leaves.items() if name in sampled}
     latent["function values"] = map_draws(_function, posterior.model, draws, inputs)
@@ -229,7 +228,7 @@ def is_precise(posterior: "Posterior", precision: int, batch: int) -> bool:
     return True
 
 
-def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
+def with_notes(posterior: "Posterior", notes: Sequence[str] = (), remedy: str = "") -> "Posterior":
     """Return the posterior with notes of its run, and of the problems that `fit` warns of.
 
     Those are problems of the sampler, and chains that disagree. Chains are compared by the
@@ -243,15 +242,17 @@ def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior"
         The posterior to judge.
     notes
         Notes of the run.
+    remedy
+        As in `check_sampler`.
     """
-    checks = list(check_sampler(posterior.info))
+    checks = list(check_sampler(posterior.info, remedy))
     if posterior.num_draws >= TRIAL:
         paths = held_forecast(posterior)
         forecast = row(FORECAST, paths)
         if differ_in_model(posterior):
             forecast = row_within(FORECAST + WITHIN, paths)
         if not forecast.rhat <= MIXING["caution"][0]:
-            checks += check_mixing([forecast])
+            checks += check_mixing([forecast], remedy=remedy)
     problems = [check.sentence for check in checks if check.level == "problem"]
     return dataclasses.replace(posterior, notes=(*notes, *problems))
 

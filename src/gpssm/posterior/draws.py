@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from gpssm.core.runtime import in_double_precision, jit
 from gpssm.data.clock import Clock
+from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 
@@ -76,6 +77,11 @@ class CurrentState(NamedTuple):
         """Return the state with a function of every array that belongs to the draws."""
         return self._replace(state=jax.tree.map(function, self.state))
 
+    def after(self, rows: Series, state: FilterState) -> Self:
+        """Return this state of the experiment after further rows, in the user's units."""
+        past = np.concatenate([self.past, rows.u])[len(rows) :]
+        return self._replace(state=state, rows=self.rows + len(rows), past=past)
+
 
 class Learned(NamedTuple):
     """The joint distribution of state and weights in `learn`.
@@ -106,7 +112,12 @@ class Learned(NamedTuple):
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
     """The draws of all chains one after the other."""
-    return np.asarray(leaf).reshape(-1, *leaf.shape[2:])
+    return np.asarray(leaf).reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+
+def all_draws(posterior: "Posterior") -> Int[np.ndarray, " S"]:
+    """Return the numbers of the draws of all chains."""
+    return np.arange(posterior.num_chains * posterior.num_draws)
 
 
 def take_draws(tree: Tree, draws: Int[np.ndarray, " S"]) -> Tree:
@@ -218,12 +229,13 @@ def stored_rows(forecaster: Any) -> Any:
 
     The inputs of its dataset are delayed.
     """
-    if hasattr(forecaster, "members"):
-        members = {name: stored_rows(member) for name, member in forecaster.members.items()}
-        return dataclasses.replace(forecaster, members=members)
-    if not forecaster.dataset.first_states:
-        return forecaster
-    return dataclasses.replace(forecaster, dataset=forecaster.dataset.with_states())
+
+    def cut(posterior: "Posterior") -> "Posterior":
+        if not posterior.dataset.first_states:
+            return posterior
+        return dataclasses.replace(posterior, dataset=posterior.dataset.with_states())
+
+    return forecaster.map_models(cut)
 
 
 def check_states(posterior: "Posterior", purpose: str) -> None:

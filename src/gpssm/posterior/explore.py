@@ -117,29 +117,40 @@ def _emit(members: Members, keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise
     return emissions(likelihoods, keys, x, noise)
 
 
-class TransitionEstimate(NamedTuple):
-    """f at N inputs.
+class FunctionEstimate(NamedTuple):
+    """A learned function at N inputs.
 
     Parameters
     ----------
     mean, std
-        Posterior mean and standard deviation of f.
+        Posterior mean and standard deviation.
     novelty
-        The mean of B / k(z, z) over draws and states.
+        For a transition, the mean of B / k(z, z) over draws and states; None for other functions.
     draws
-        E[f | v] of each draw.
+        Its mean under each draw, E[f | v].
     """
 
-    mean: Float[np.ndarray, "N Dx"]
-    std: Float[np.ndarray, "N Dx"]
-    novelty: Float[np.ndarray, " N"]
-    draws: Float[np.ndarray, "chain draw N Dx"]
+    mean: Float[np.ndarray, "N ..."]
+    std: Float[np.ndarray, "N ..."]
+    novelty: Float[np.ndarray, " N"] | None
+    draws: Float[np.ndarray, "chain draw N ..."]
+
+    @classmethod
+    def of(
+        cls,
+        mean: Float[np.ndarray, "chain draw N ..."],
+        variance: Float[np.ndarray, "chain draw N ..."],
+        novelty: Float[np.ndarray, " N"] | None = None,
+    ) -> Self:
+        """Return the estimate from means and variances under each draw."""
+        std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
+        return cls(np.mean(mean, axis=(0, 1)), std, novelty, mean)
 
 
 @in_double_precision
 def transition(
     posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
-) -> TransitionEstimate:
+) -> FunctionEstimate:
     """Return the next state f(x, u) without process noise: draws, mean, std and novelty.
 
     Over draws, E f and Var f = Var(E[f | v]) + E[B].
@@ -154,18 +165,8 @@ def transition(
         Inputs in the user's units.
     """
     inputs = _inputs(posterior, x, u)
-    moments = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
-    mean, residual, share = moments
-    novelty = np.mean(share, axis=(0, 1, 3))
-    return TransitionEstimate(*_total_moments(mean, residual), novelty, mean)
-
-
-def _total_moments(
-    mean: Float[np.ndarray, "chain draw *shape"], variance: Float[np.ndarray, "chain draw *shape"]
-) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-    """Return the overall mean and standard deviation from moments of each draw."""
-    std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
-    return np.mean(mean, axis=(0, 1)), std
+    mean, residual, share = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
+    return FunctionEstimate.of(mean, residual, np.mean(share, axis=(0, 1, 3)))
 
 
 def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> tuple[Array, Array, Array]:
@@ -177,15 +178,8 @@ def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> tuple[Array
     return step.given(draw.weights), residual.T, share.T
 
 
-class UnknownEstimate(NamedTuple):
-    """Mean and standard deviation of the unknown function of a feature, in the user's units."""
-
-    mean: Float[np.ndarray, " N"]
-    std: Float[np.ndarray, " N"]
-
-
 @in_double_precision
-def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> UnknownEstimate:
+def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> FunctionEstimate:
     """Return the unknown function in the physics: E h, and Var h = Var(E[h | v]) + E[B_h].
 
         gpssm.analysis.unknown(posterior, speeds).mean
@@ -211,9 +205,9 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Unknow
             f"values must be finite, of shape (N, {basis.locations.shape[1]}); got "
             f"{features.shape}."
         )
-    moments = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
+    mean, variance = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
     scale = kernel.state_scale[kernel.into]
-    return UnknownEstimate(*(scale * part for part in _total_moments(*moments)))
+    return jax.tree.map(lambda part: scale * part, FunctionEstimate.of(mean, variance))
 
 
 def _unknown_moments(

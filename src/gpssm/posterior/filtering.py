@@ -66,9 +66,9 @@ from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.types import FeynmanKac
 from gpssm.posterior.draws import CurrentState, FilterState, batch_size, take_draws
 from gpssm.posterior.rollout import (
-    Box,
     Ensemble,
     Members,
+    PathPlan,
     Paths,
     assemble,
     choose_particles,
@@ -77,7 +77,6 @@ from gpssm.posterior.rollout import (
 
 MEMORY = 30.0  # outputs over which errors are averaged; a forecast looks about as far ahead
 ODDS = 20.0  # against a model that no longer holds
-RESAMPLE_BELOW = 0.5  # effective particles, as a share of all
 
 
 class Filtered(NamedTuple):
@@ -200,15 +199,12 @@ def run_filter(
 
 @jit
 def run_predictions(
-    members: Members,
+    plan: PathPlan,
     keys: PRNGKeyArray,
     state: FilterState,
     series: Series,
     row: Int[Array, ""],
     steps: int,
-    path_keys: PRNGKeyArray,
-    slots: Int[Array, " N"],
-    box: Box | None,
     noise: bool,
 ) -> Paths:
     """Predict every row of a scaled series from the rows up to `steps` before it.
@@ -218,23 +214,24 @@ def run_predictions(
 
     Parameters
     ----------
-    members, keys, state, series, row
+    plan
+        The draws and their paths.
+    keys, state, series, row
         As in `run_filter`.
     steps
         At most the number of rows.
-    path_keys
-        (S, P).
-    slots, box, noise
+    noise
         As in `run_paths`.
     """
-    ensemble = assemble(*members, series.input_dim)
+    ensemble = assemble(*plan.members, series.input_dim)
     u = jnp.asarray(series.u)
 
     def ahead(state: FilterState, row: Array, u: Float[Array, "H Du"]) -> Paths:
-        row_keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(path_keys, row)
+        row_keys = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(plan.keys, row)
         scale = noise_scale(state.surprise)
         start = draw_start(row_keys, state, scale)
-        return run_paths(ensemble.scaled(scale), start, u, row_keys, slots, box, noise)
+        scaled = ensemble.scaled(scale)
+        return run_paths(scaled, start, u, row_keys, plan.slots, plan.box, noise)
 
     def step(state: FilterState, inputs: tuple[Array, ...]) -> tuple[FilterState, Paths]:
         row, window, y = inputs
@@ -465,13 +462,13 @@ def _normalise(log_weights: Float[Array, " P"]) -> tuple[Float[Array, " P"], Flo
 def _resample(
     key: PRNGKeyArray, log_weights: Float[Array, " P"]
 ) -> tuple[Int[Array, " P"], Float[Array, " P"]]:
-    """Return parents and log weights, resampled where few particles are effective, 1/Σw².
+    """Return parents and log weights, resampled where fewer than half are effective, 1/Σw².
 
     Systematic resampling: particle i is chosen P·w_i times, rounded up or down, with the right
     mean.
     """
     number = log_weights.shape[0]
-    few = jnp.exp(-logsumexp(2 * log_weights)) < RESAMPLE_BELOW * number
+    few = jnp.exp(-logsumexp(2 * log_weights)) < 0.5 * number
     cumulative = jnp.cumsum(jnp.exp(log_weights))
     levels = (jnp.arange(number) + jax.random.uniform(key, dtype=log_weights.dtype)) / number
     chosen = jnp.searchsorted(cumulative, levels * cumulative[-1], side="right")

@@ -5,7 +5,6 @@ are statistics over paths; none assumes a Gaussian distribution. `rollout.py` ru
 file chooses the draws, start states and inputs, and converts the results to the user's units.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
+from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.table import card
 from gpssm.core.text import (
@@ -32,7 +32,7 @@ from gpssm.data.columns import align_columns
 from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
-from gpssm.posterior.calibration import Calibration, stretch
+from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
@@ -41,11 +41,8 @@ from gpssm.posterior.rollout import (
     Pair,
     Paths,
     can_draw_functions,
-    members_of,
-    path_keys,
-    plan,
+    plan_paths,
     simulate_paths,
-    training_box,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
 HORIZON = 30  # steps, where neither they nor inputs are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # horizons are rounded up to multiples of it, so that most of them are one program
-ARRAYS = 5  # of paths that a forecast has in memory: outputs, and two pairs of moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +161,9 @@ class Forecast:
         bounds: float | None,
         u: Float[np.ndarray, "H Du"],
         acting: Float[np.ndarray, "H Du"],
-        **settings: Any,
+        start: int,
+        dt: float | None,
+        clock: Clock | None,
     ) -> Self:
         """Create the forecast from simulated paths, in the user's units.
 
@@ -181,8 +179,8 @@ class Forecast:
             The inputs at the rows where they are set, in the user's units.
         acting
             The delayed inputs in the model's units.
-        settings
-            `start`, `dt` and `clock`.
+        start, dt, clock
+            As in `Forecast`.
         """
         dataset = posterior.dataset
         # In NumPy, which compiles nothing for a new horizon.
@@ -206,7 +204,9 @@ class Forecast:
             inputs=dataset.inputs,
             units=dataset.units,
             scale=dataset.output_spread,
-            **settings,
+            start=start,
+            dt=dt,
+            clock=clock,
         )
 
     @classmethod
@@ -538,19 +538,15 @@ def forecast(
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
     clock, start = (series.axis, len(series)) if current is None else (current.clock, current.rows)
     if clock is not None and (complaint := clock.complaint("the inputs", u, start)):
-        warnings.warn(complaint + "They are used for the steps ahead", stacklevel=3)
-    draws, each, slots = plan(posterior.num_chains * posterior.num_draws, num_paths)
-    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
-    scale = forecast_scale(current, draws)
+        warn(complaint + "They are used for the steps ahead")
+    plan = plan_paths(posterior, num_paths, seed, bounds)
+    scale = forecast_scale(current, plan.draws)
     padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
     paths = simulate_paths(
-        members_of(posterior, draws),
+        plan,
         scale,
-        start_states(posterior, index, draws, keys, scale),
+        start_states(posterior, index, plan.draws, plan.keys, scale),
         jnp.asarray(padded),
-        keys,
-        jnp.asarray(slots),
-        None if bounds is None else training_box(posterior, draws, bounds),
         noise,
         one_function and can_draw_functions(posterior.model),
     )
@@ -564,7 +560,8 @@ def forecast(
 def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
     """Check the number of paths and their number of entries, and the width of the box."""
     check_whole("num_paths", num_paths, 1)
-    check_memory(f"num_paths={num_paths}", ARRAYS * 8 * entries * int(num_paths))
+    # A forecast has five arrays of paths in memory: outputs, and two pairs of moments.
+    check_memory(f"num_paths={num_paths}", 5 * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
         raise ValueError(f"bounds must be a positive number or None; got {bounds!r}")
 
@@ -572,12 +569,12 @@ def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
 def warn_of_paths(forecast: Forecast) -> None:
     """Warn if most paths of a forecast have left the known region or are not finite."""
     shown = forecast.diagnostics
-    if shown and (shown.share_left > MANY or (shown.excursion > checks.LARGE_EXCURSION).any()):
-        warnings.warn(" ".join(shown.notes), stacklevel=4)
+    # An input that leaves its range by more than the width of the range is worth a warning too.
+    if shown and (shown.share_left > MANY or (shown.excursion > 1).any()):
+        warn(" ".join(shown.notes))
     elif not np.isfinite(forecast.paths).all():
         share = percent(1 - np.isfinite(forecast.paths).mean())
-        message = f"{share} of the values of this forecast are not finite. Leave bounds at a number"
-        warnings.warn(message, stacklevel=4)
+        warn(f"{share} of the values of this forecast are not finite. Leave bounds at a number")
 
 
 def widened(
@@ -608,10 +605,20 @@ def widened(
     if calibration is None or calibrated is False:
         return forecast
     factors = calibration.at(steps)
-    paths, moments, ahead = stretch(
-        factors, forecast.paths, forecast.moments, forecast.moments_ahead
+    centre = forecast.mean
+
+    def stretch(values: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "S H Dy"]:
+        return centre + factors * (values - centre)
+
+    def stretch_mixture(pair: Pair | None) -> Pair | None:
+        return pair and (stretch(pair[0]), factors**2 * pair[1])
+
+    return replace(
+        forecast,
+        paths=stretch(forecast.paths),
+        moments=stretch_mixture(forecast.moments),
+        moments_ahead=stretch_mixture(forecast.moments_ahead),
     )
-    return replace(forecast, paths=paths, moments=moments, moments_ahead=ahead)
 
 
 def start_states(

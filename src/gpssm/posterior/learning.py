@@ -1,13 +1,16 @@
-"""Learn from new rows, in constant time and memory per row.
+"""New rows change what was learned: by a filter of the weights, or by sampling again.
 
-Given the training states of a draw, the distribution of its weights is exactly Gaussian, N(P⁻¹b,
-P⁻¹), as in `model/target.py`; this is the initial distribution of v. From there, the filter of
-`filtering.py` tracks [x; v] as one Gaussian for each draw, at a cost of Dx²M² per row and draw. In
-the resulting posterior, each draw has newly sampled weights and the state given these weights, so
-it forecasts, conditions and saves like any posterior. The weights are sampled for some rows ahead,
-as a forecast needs them; weights that drift are less certain there. If the last outputs were
-surprising, all variances of a forecast are scaled by the same factor, including the variance from
-which the weights are sampled.
+    learn     p(x_t, v | y_≤t, parameters)    state and function, in constant time per row
+    update    p(x, v, parameters | y)         everything, by the sampler of the fit
+
+**Learning.** Given the training states of a draw, the distribution of its weights is exactly
+Gaussian, N(P⁻¹b, P⁻¹), as in `model/target.py`; this is the initial distribution of v. From there,
+the filter of `filtering.py` tracks [x; v] as one Gaussian for each draw, at a cost of Dx²M² per row
+and draw. In the resulting posterior, each draw has newly sampled weights and the state given these
+weights, so it forecasts, conditions and saves like any posterior. The weights are sampled for some
+rows ahead, as a forecast needs them; weights that drift are less certain there. If the last outputs
+were surprising, all variances of a forecast are scaled by the same factor, including the variance
+from which the weights are sampled.
 
 **Speed of forgetting.** The speed of a future drift is unknown, and the training rows may show no
 sign of it. If the model is only approximately right, one-step errors do not tell which memory
@@ -29,12 +32,16 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, root_semidefinite
+from gpssm.core.messages import warn
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
-from gpssm.core.text import check_seed, check_whole, is_real
-from gpssm.data.clock import Clock
+from gpssm.core.text import check_flag, check_seed, check_whole, is_real
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
+from gpssm.inference.progress import Mode, check_progress
+from gpssm.inference.runner import Runtime, run_chains
+from gpssm.inference.settings import MethodSettings
+from gpssm.methods import METHODS
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
@@ -43,17 +50,24 @@ from gpssm.posterior.conditioning import (
     FILTER,
     NUM_PARTICLES,
     begin,
+    condition,
+    extended,
     filter_keys,
     filter_rows,
-    new_rows,
 )
+from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     Learned,
+    Seconds,
+    absorb_common,
+    all_draws,
     check_states,
+    differ_in_model,
     map_draws,
     merge_chains,
+    model_of,
     split_chains,
     take_draws,
 )
@@ -64,22 +78,19 @@ from gpssm.posterior.filtering import (
     joint_state,
     noise_scale,
 )
-from gpssm.posterior.validation import FORGETTING, extended, rolling_forecasts
+from gpssm.posterior.validation import FORGETTING, rolling_forecasts
+from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 Forgetting = float | Sequence[float] | Literal["auto"] | None
+Relearn = Literal["weights", "all"] | None
 
 MAX_DRAWS = 100
-MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
-# Share of the longest training series from which "auto" starts; the rest is what it compares by.
-FIRST_SHARE = 1 / 3
 AHEAD = 15  # rows: half of what a forecast looks ahead
 # Share of the CRPS in training that forgetting may cost; forecasts of later rows lose much less.
 PREMIUM = 0.1
-FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
-JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
 
 
 @in_double_precision
@@ -128,33 +139,26 @@ def learn(
     """
     check_states(posterior, "learn")
     seed = check_seed(seed)
-    rows = new_rows(posterior, series, new_experiment, index)
+    rows = posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
     if posterior.num_chains * posterior.num_draws > max_draws:
         posterior = posterior.thinned(max_draws)
     if isinstance(forgetting, str):
         forgetting = choose_forgetting(posterior)
-    count = posterior.num_chains * posterior.num_draws
+    draws = all_draws(posterior)
     learned = posterior.learned
     if forgetting is None and learned is not None:
         rates = merge_chains(learned.rates)
     else:
         # In random order: draws at equal distances along a chain would be alike.
         factors = np.asarray(1.0 if forgetting is None else forgetting, float)
-        rates = np.random.default_rng(seed).permutation(np.resize(factors, count))
-    state, before = _begin(posterior, new_experiment, index, rates)
-    draws = np.arange(count)
-    state = filter_rows(posterior, draws, state, 0, rows.scaled, 0, rates).state
-    return _with_learned(
-        posterior,
-        state,
-        rates,
-        (learned.rows if learned else 0) + len(rows.scaled),
-        before + len(rows.scaled),
-        rows.clock,
-        rows.past,
-        seed,
-    )
+        rates = np.random.default_rng(seed).permutation(np.resize(factors, len(draws)))
+    before = begin(posterior, draws, rows, new_experiment, None, 0, index, lookback=0)
+    state = _with_weights(posterior, before.state, new_experiment, index, rates)
+    scaled = posterior.dataset.encode(rows, before.past)
+    state = filter_rows(posterior, draws, state, 0, scaled, 0, rates).state
+    num_learned = (learned.rows if learned else 0) + len(rows)
+    return _with_learned(posterior, before.after(rows, state), rates, num_learned, seed)
 
 
 def choose_forgetting(posterior: "Posterior") -> tuple[float, ...]:
@@ -178,7 +182,7 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
     dataset = posterior.dataset
     index = int(np.argmax([len(item) for item in dataset.experiments]))
     raw = dataset.experiments[index]
-    before = int(FIRST_SHARE * len(raw))
+    before = int(1 / 3 * len(raw))
     if len(raw) - before < 2:
         return {(1.0,): 0.0}
     scheme = FORGETTING.within(len(raw) - before)
@@ -189,9 +193,10 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
     stops = [origin - before for origin in origins]
     deviations: dict[float, list[np.ndarray]] = {}
     scores: dict[tuple[float, ...], float] = {}
-    for rate in (1.0, *(1 - 1 / max(share * len(raw), 2.0) for share in MEMORIES)):
-        start = _with_learned(fewer, state, rate, 0, before, None, past)
-        posteriors = extended(start, raw[before:], stops, "learn", {})
+    memories = (max(len(raw) / 2**halvings, 2.0) for halvings in range(5))
+    for rate in (1.0, *(1 - 1 / memory for memory in memories)):
+        start = _with_learned(fewer, CurrentState(state, before, None, past), rate, 0)
+        posteriors = extended(start, raw[before:], stops, lambda item, rows: item.learn(rows))
         deviations[rate] = [
             (item.forecast.paths - item.rows.y) / item.forecast.scale
             for item in rolling_forecasts(posteriors, raw, origins, scheme)
@@ -201,34 +206,37 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
             by_origin = zip(*(deviations[rate] for rate in rates), strict=True)
             crps = [fair_crps(np.concatenate(paths)) for paths in by_origin]
             scores[rates] = float(np.nanmean(crps)) if np.isfinite(crps).any() else np.inf
-        if scores[(rate,)] > FAR * min(scores.values()):
-            break
+        if scores[(rate,)] > 1.5 * min(scores.values()):
+            break  # forgetting faster is worse still
     return scores
 
 
-def _begin(
-    posterior: "Posterior", new_experiment: bool, index: int, rates: Float[np.ndarray, " S"]
-) -> tuple[FilterState, int]:
-    """Return [x; v] before the new rows, and the number of rows of their experiment before.
+def _with_weights(
+    posterior: "Posterior",
+    state: FilterState,
+    new_experiment: bool,
+    index: int,
+    rates: Float[np.ndarray, " S"],
+) -> FilterState:
+    """Return [x; v] before new rows, from the state x before them.
 
     After the training series, the state is filtered through the last rows, as in `condition`, and
     the weights are those given the states before these rows.
     """
     learned = posterior.learned
-    draws = np.arange(len(rates))
-    if learned is not None and posterior.current is not None and not new_experiment:
-        return take_draws(learned.state, draws), posterior.current.rows
-    if learned is None and posterior.current is None and not new_experiment:
+    draws = all_draws(posterior)
+    if learned is not None and (posterior.current is None or new_experiment):
+        dim = posterior.model.state_dim
+        joint = take_draws(learned.state, draws)
+        return joint_state(state, joint.mean[:, dim:], joint.covariance[:, dim:, dim:])
+    if learned is not None:
+        return take_draws(learned.state, draws)
+    if posterior.current is None and not new_experiment:
         rows = posterior.dataset.scaled[index]
         before = max(len(rows) - LOOKBACK, 0)
         state = _training_state(posterior, index, before)
-        return filter_rows(posterior, draws, state, 0, rows[before:], 0, rates).state, len(rows)
-    state, before = begin(posterior, draws, new_experiment, None, 0, index, lookback=0)
-    if learned is None:
-        return joint_state(state, *_training_weights(posterior)), before
-    dim = posterior.model.state_dim
-    joint = take_draws(learned.state, draws)
-    return joint_state(state, joint.mean[:, dim:], joint.covariance[:, dim:, dim:]), before
+        return filter_rows(posterior, draws, state, 0, rows[before:], 0, rates).state
+    return joint_state(state, *_training_weights(posterior))
 
 
 def _training_state(posterior: "Posterior", index: int, before: int) -> FilterState:
@@ -255,8 +263,7 @@ def _training_weights(
     states = (posterior.draws.states[place][:, :, : stops[place] + 1] for place in parts)
     draws = posterior.draws._replace(states=tuple(states))
     series = [scaled[place][: stops[place]] for place in parts]
-    moments = map_draws(_weight_moments, posterior.model, draws, series)
-    mean, blocks = map(merge_chains, moments)
+    mean, blocks = map(merge_chains, map_draws(_weight_moments, posterior.model, draws, series))
     count, dim, size = mean.shape
     covariance = np.zeros((count, dim, size, dim, size))
     diagonal = np.arange(dim)
@@ -294,7 +301,7 @@ def _draw(
     def draw(inputs: tuple[FilterState, Array, PRNGKeyArray]) -> tuple[Array, ...]:
         state, rate, key = inputs
         covariance = forget(state, rate**AHEAD, dim).covariance
-        factor = cholesky(covariance[dim:, dim:], jitter=JITTER)
+        factor = cholesky(covariance[dim:, dim:], jitter=1e-12)
         noise_key, state_key = jax.random.split(jax.random.fold_in(key, FILTER))
         scale = jnp.sqrt(noise_scale(state.surprise))
         noise = scale * jax.random.normal(noise_key, (len(factor),))
@@ -313,24 +320,21 @@ def _draw(
 
 def _with_learned(
     posterior: "Posterior",
-    state: FilterState,
+    current: CurrentState,
     rates: float | Float[np.ndarray, " S"],
     num_learned: int,
-    rows: int,
-    clock: Clock | None,
-    past: Float[np.ndarray, "K Du"],
     seed: int = 0,
 ) -> "Posterior":
-    """Return the posterior after `rows` rows, with weights and states sampled from [x; v]."""
+    """Return the posterior with weights and states sampled from [x; v], the current state."""
     number = None if isinstance(posterior.model.likelihood, Gaussian) else NUM_PARTICLES
-    rates = np.full(len(state.mean), rates)
+    rates = np.full(len(current.state.mean), rates)
     keys = filter_keys(seed, np.arange(len(rates)))
-    drawn = _draw(state, jnp.asarray(rates), keys, posterior.model.state_dim, number)
-    joint, rates, weights, filtered = split_chains((state, rates, *drawn), posterior.draws)
+    drawn = _draw(current.state, jnp.asarray(rates), keys, posterior.model.state_dim, number)
+    joint, rates, weights, state = split_chains((current.state, rates, *drawn), posterior.draws)
     return dataclasses.replace(
         posterior,
         draws=posterior.draws._replace(weights=weights.reshape(posterior.draws.weights.shape)),
-        current=CurrentState(filtered, rows, clock, past),
+        current=current._replace(state=state),
         learned=Learned(joint, rates, num_learned),
     )
 
@@ -353,3 +357,163 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     size = posterior.model.state_dim + int(np.prod(posterior.model.weights_shape))
     count = min(int(max_draws), posterior.num_chains * posterior.num_draws)
     check_memory(f"learning {size} numbers under {count} draws", 3 * 8 * count * size**2)
+
+
+def extend(
+    posterior: "Posterior",
+    series: Any,
+    relearn: Relearn = None,
+    *,
+    new_experiment: bool = False,
+    seed: int | None = None,
+    index: int = -1,
+) -> "Posterior":
+    """Return the posterior after new rows.
+
+        later = posterior.extend(new_rows, "weights")
+
+    Parameters
+    ----------
+    series : Series, DataFrame or array
+        New rows, as in `condition`.
+    relearn : {"weights", "all"}, optional
+        What to update besides the state. None: nothing, as in `condition`; "weights": the function,
+        as in `learn`; "all": states, weights and noise levels are sampled again, as in `update`.
+        These methods have further options.
+    new_experiment, seed, index
+        As in these methods.
+
+    Returns
+    -------
+    Posterior
+    """
+    verbs = {None: condition, "weights": learn, "all": update}
+    if not isinstance(relearn, str | None) or relearn not in verbs:
+        raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
+    options: dict[str, Any] = {} if seed is None else {"seed": seed}
+    return verbs[relearn](posterior, series, new_experiment=new_experiment, index=index, **options)
+
+
+@in_double_precision
+def update(
+    posterior: "Posterior",
+    series: Any,
+    *,
+    new_experiment: bool = False,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    seed: int | None = None,
+    progress: Mode = False,
+    index: int = -1,
+) -> "Posterior":
+    """Sample again, given the old data and new rows, starting from the old draws.
+
+        posterior = posterior.update(new_rows)
+
+    The method, its settings and the scaling are those of the fit.
+
+    Parameters
+    ----------
+    series : Series, DataFrame or array
+        New rows, as in `condition`.
+    new_experiment : bool
+        Whether the rows are a new training series; otherwise they are appended to one.
+    num_warmup : int, optional
+        By default half of the number of the fit.
+    num_draws : int, optional
+        By default the number of the fit.
+    seed : int, optional
+        By default the last seed plus 1.
+    progress
+        As in `fit`.
+    index : int
+        The training series that the rows are appended to.
+
+    Returns
+    -------
+    Posterior
+    """
+    check_states(posterior, "update")
+    if posterior.current is not None and not new_experiment:
+        raise ValueError(
+            "this posterior has been conditioned on rows that it has not learned from: update "
+            "the posterior before `condition`, with all rows since its training data"
+        )
+    seed = posterior.seed + 1 if seed is None else check_seed(seed)
+    check_flag("new_experiment", new_experiment)
+    check_progress(progress)
+    method = _shortened(posterior, num_warmup, num_draws)
+    old = posterior.dataset
+    dataset = old.extend(old.align(series), None if new_experiment else index)
+    first = 0 if new_experiment else len(old.experiments[index])
+    rows = dataset.scaled[-1 if new_experiment else index][first:]
+    starts = _starts(posterior, rows, new_experiment, seed, index)
+    runtime = Runtime(num_chains=posterior.num_chains, seed=seed, progress=progress)
+    sample = run_chains(method, starts, list(dataset.scaled), runtime)
+    model, draws = absorb_common([start.model for start in starts], sample.draws)
+    updated = dataclasses.replace(
+        posterior,
+        model=model,
+        draws=draws,
+        info=sample.info,
+        warmup=sample.warmup,
+        dataset=dataset,
+        seconds=Seconds(0.0, sample.compile_seconds, sample.run_seconds),
+        seed=seed,
+        current=None,
+        learned=None,
+    )
+    updated = with_notes(updated, sample.notes)
+    for note in updated.notes:
+        warn(note)
+    return updated
+
+
+def _starts(
+    posterior: "Posterior", rows: Series, new_experiment: bool, seed: int, index: int
+) -> list[Start]:
+    """Return the starts of an update: the last draw of the chain with the likeliest states, or of
+    each chain where chains have separate models."""
+    best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
+    chains = range(posterior.num_chains) if differ_in_model(posterior) else [best]
+    return [
+        Start(
+            model_of(posterior, chain, -1),
+            extend_states(posterior, chain, rows, new_experiment, seed, index),
+        )
+        for chain in chains
+    ]
+
+
+def _shortened(
+    posterior: "Posterior", num_warmup: int | None, num_draws: int | None
+) -> MethodSettings:
+    """Return the settings of the run, derived from the fit, so that updates halve them once."""
+    spec = posterior.spec
+    if not isinstance(spec.method, MethodSettings):
+        raise ValueError(
+            f"update needs the method of the fit, one of {', '.join(METHODS)}; this was "
+            f"{spec.method_name!r}"
+        )
+    if not spec.settings.learns:
+        raise ValueError(
+            f"{spec.method_name!r} cannot be updated: fit it again to the old and new data"
+        )
+    num_warmup = spec.settings.num_warmup // 2 if num_warmup is None else num_warmup
+    return spec.replace(num_warmup=num_warmup, num_draws=num_draws).settings
+
+
+def extend_states(
+    posterior: "Posterior", chain: int, rows: Series, new_experiment: bool, seed: int, index: int
+) -> list[Float[np.ndarray, "_ Dx"]]:
+    """Return the states of the chain's last draw, followed by filtered means for new rows."""
+    paths = [np.asarray(path[chain, -1]) for path in posterior.draws.states]
+    draw = np.array([(chain + 1) * posterior.num_draws - 1])
+    alone = dataclasses.replace(posterior, current=None)
+    # Many particles, as all chains start from this path.
+    start = begin(alone, draw, None, new_experiment, 256, seed, index, lookback=0)
+    means = np.asarray(filter_rows(alone, draw, start.state, start.rows, rows, seed).means[0])
+    if new_experiment:
+        return [*paths, np.concatenate([np.zeros_like(means[:1]), means])]
+    paths[index] = np.concatenate([paths[index], means])
+    return paths

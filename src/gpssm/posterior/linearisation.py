@@ -17,7 +17,6 @@ are in the user's units. Bands show the variation of E[f | v] over draws; they d
 residual variance B(z) between inducing points.
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,13 +36,11 @@ from gpssm.posterior.mean_model import mean_step
 from gpssm.posterior.rollout import BOUNDS, training_box
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from gpssm.posterior.posterior import Posterior
 
-STILL = 1e-6  # |f(x, u) − x| at an equilibrium, in scaled units
-MOST_STEPS = 100_000  # of a response
-NEAREST = 0.1  # share of the training rows, those with the nearest inputs, where the search starts
 LEVEL = 0.9
 TINY = np.finfo(float).tiny
 
@@ -186,8 +183,8 @@ class Linearisation:
         """Return the impulse response D, CB, CAB, .., CAⁿ⁻²B to a unit input in one row."""
         check_whole("n", n, 1)
         self._check_inputs()
-        if n > MOST_STEPS:
-            raise ValueError(f"a response has at most {MOST_STEPS} rows; got n={n}")
+        if n > 100_000:
+            raise ValueError(f"a response has at most 100000 rows; got n={n}")
         response = np.zeros((len(self.A), n, *self.D.shape[1:]))
         state = self.B
         response[:, 0] = self.D
@@ -214,9 +211,8 @@ class Linearisation:
         """
         self._check_inputs()
         dt = self.dt or 1.0
-        f = np.geomspace(5e-4, 0.5, 200) / dt
-        if frequencies is not None:
-            f = _numbers("frequencies", frequencies)
+        default = np.geomspace(5e-4, 0.5, 200) / dt
+        f = default if frequencies is None else _numbers("frequencies", frequencies)
         z = np.exp(2j * np.pi * f * dt)
         late = z[:, None, None] ** -np.array(self.delay or (0,))
         return Bode(f, late * _transfer(z, self.A, self.B, self.C, self.D), self)
@@ -249,9 +245,13 @@ class Linearisation:
         systems = []
         for s in range(len(self.A)) if each else [self.central]:
             undelayed = control.ss(self.A[s], self.B[s], self.C[s], self.D[s], dt)
-            labels = {"inputs": list(self.inputs), "outputs": list(self.outputs)}
-            system = undelayed * control.append(*late)
-            systems.append(control.ss(system, name=f"draw_{s}", **labels))
+            system = control.ss(
+                undelayed * control.append(*late),
+                name=f"draw_{s}",
+                inputs=list(self.inputs),
+                outputs=list(self.outputs),
+            )
+            systems.append(system)
         return systems if each else systems[0]
 
     def plot(self, level: float = LEVEL) -> "Figure":
@@ -398,14 +398,13 @@ def linearise(
             "state, at=(x, u)"
         )
     A, B, C, D, x, y, _ = (part[settled, 0] for part in local)
-    seconds = series.axis is not None and series.axis.dates
     return Linearisation(
         *(A, B, C, D, x, u[0], y),
         outputs=series.outputs,
         inputs=series.inputs,
         dt=series.dt,
         units=series.units,
-        time_unit="s" if seconds else "",
+        time_unit="s" if series.axis is not None and series.axis.dates else "",
         delay=posterior.dataset.delay,
         missing=int(np.sum(~settled)),
     )
@@ -457,32 +456,22 @@ def static_gain(
     return StaticGain(input, levels, u, local.y, gain, stable, series.outputs, series.units)
 
 
-class Relevance(NamedTuple):
-    """The effect of z_j on the next state x_d, both in units of their standard deviations.
-
-        r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d)
-
-    It is exactly zero for entries excluded by a wiring.
-
-    Parameters
-    ----------
-    mean, std
-        Over draws.
-    columns
-        Names of the inputs.
-    """
-
-    mean: Float[np.ndarray, "Dx Dz"]
-    std: Float[np.ndarray, "Dx Dz"]
-    columns: tuple[str, ...]
-
-
 @in_double_precision
-def relevance(posterior: "Posterior") -> Relevance:
-    """Return how much each state and input moves each transition along the data.
+def relevance(posterior: "Posterior") -> "pd.DataFrame":
+    """Return how much each state and input z_j moves each next state x_d along the data.
 
-    It is drawn by `gpssm.plots.plot_wiring` and computed from a few draws and rows.
+        r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d),   the mean over draws
+
+    It is exactly zero for entries excluded by a wiring, drawn by `gpssm.plots.plot_wiring`, and
+    computed from a few draws and rows.
+
+    Returns
+    -------
+    DataFrame
+        One row per state, one column per state and input.
     """
+    import pandas
+
     posterior = stored_rows(posterior)
     few = posterior.thinned(40)
     means = [np.mean(np.asarray(path), axis=(0, 1))[:-1] for path in posterior.draws.states]
@@ -494,8 +483,9 @@ def relevance(posterior: "Posterior") -> Relevance:
     spread = np.concatenate([x.std(0), u.std(0)])
     scale = spread / np.maximum(x.std(0)[:, None], 1e-12)
     moved = np.sqrt(np.mean(slopes**2, axis=1)) * scale
-    columns = (*(f"x{d + 1}" for d in range(x.shape[1])), *posterior.dataset.inputs)
-    return Relevance(np.mean(moved, axis=0), np.std(moved, axis=0), columns)
+    states = [f"x{d + 1}" for d in range(x.shape[1])]
+    columns = [*states, *posterior.dataset.inputs]
+    return pandas.DataFrame(np.mean(moved, axis=0), index=states, columns=columns)
 
 
 class LocalModels(NamedTuple):
@@ -514,21 +504,22 @@ class LocalModels(NamedTuple):
 
 
 def _equilibria(posterior: "Posterior", u: Float[np.ndarray, "N Du"]) -> LocalModels:
-    """Return the models at equilibria, searched from the mean state of rows with similar inputs."""
+    """Return the models at equilibria, searched from the mean state of the tenth of the rows with
+    the most similar inputs."""
     dataset = posterior.dataset
     rows = np.concatenate([series.u for series in dataset.scaled])
     distance = np.linalg.norm(dataset.encode_inputs(u)[:, None] - rows[None], axis=-1)
-    number = max(int(NEAREST * len(rows)), 1) if rows.shape[1] else len(rows)
+    number = max(int(0.1 * len(rows)), 1) if rows.shape[1] else len(rows)
     order = np.argsort(distance, axis=1, kind="stable")[:, :number]
     weights = np.zeros(distance.shape)
     np.put_along_axis(weights, order, 1 / number, axis=1)
     states = np.concatenate(
         [np.asarray(path)[:, :, :-1] for path in posterior.draws.states], axis=2
     )
-    local = _local_models(posterior, u, weights @ states, _AT_REST)
+    local = _local_models(posterior, u, weights @ states, steps=60)
     box = training_box(posterior, np.arange(len(local.x)), BOUNDS)
     away = np.asarray(box.away(jnp.asarray(local.x), jnp.zeros(local.x[:, 0].shape)))
-    settled = ((local.gap < STILL) & (away <= BOUNDS))[..., None]
+    settled = ((local.gap < 1e-6) & (away <= BOUNDS))[..., None]
     return local._replace(
         x=np.where(settled, local.x, np.nan), y=np.where(settled, local.y, np.nan)
     )
@@ -538,14 +529,17 @@ def _local_models(
     posterior: "Posterior",
     u: Float[np.ndarray, "N Du"],
     x: Float[np.ndarray, "*draws N Dx"],
-    local_model: Any = None,
+    steps: int = 0,
 ) -> LocalModels:
-    """Return the linear model of each draw at N inputs and states, or at equilibria near them."""
+    """Return the linear model of each draw at N inputs and states, or at equilibria near them.
+
+    Those are searched in so many steps.
+    """
     dataset = posterior.dataset
     shape = (posterior.num_chains, posterior.num_draws, *x.shape[-2:])
     draws = posterior.draws._replace(states=(np.broadcast_to(x, shape),))
     inputs = jnp.asarray(dataset.encode_inputs(u))
-    local = map_draws(local_model or _AT_START, posterior.model, draws, inputs)
+    local = map_draws(_local_model, posterior.model, draws, (inputs, steps))
     A, B, C, D, x, y, gap = map(merge_chains, local)
     output_std = np.array(dataset.scaler.output_std)[:, None]
     input_std = np.array(dataset.scaler.input_std)
@@ -554,14 +548,15 @@ def _local_models(
 
 
 def _local_model(
-    model: GPSSM, draw: Draw, inputs: Float[Array, "N Du"], steps: int
+    model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Du"], int]
 ) -> tuple[Array, ...]:
-    """Return the linear models of one draw, after `steps` steps towards an equilibrium.
+    """Return the linear models of one draw at inputs, after so many steps towards an equilibrium.
 
     The steps are those of Levenberg and Marquardt: (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, and λ
     ten times larger after a step that did not help. Where I − A is singular they end where |g| is
     least.
     """
+    u, steps = inputs
     step = mean_step(model, draw.weights)
 
     def local(x: Float[Array, " Dx"], u: Float[Array, " Du"]) -> tuple[Array, ...]:
@@ -580,12 +575,7 @@ def _local_model(
         (A, B), (C, D) = jax.jacfwd(step, (0, 1))(x, u)
         return A, B, C, D, x, step(x, u)[1], jnp.max(jnp.abs(gap(x)))
 
-    return jax.vmap(local)(draw.states[0], inputs)
-
-
-# One object each, so that `map_draws` compiles one program for all calls.
-_AT_START = functools.partial(_local_model, steps=0)
-_AT_REST = functools.partial(_local_model, steps=60)
+    return jax.vmap(local)(draw.states[0], u)
 
 
 def _input_values(posterior: "Posterior", at: Any) -> Float[np.ndarray, " Du"]:

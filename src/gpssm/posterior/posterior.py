@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,18 +22,15 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import (
     arviz,
-    casadi,
     conditioning,
     control,
     diagnostics,
     explore,
-    export,
     forecast,
     learning,
     linearisation,
     mean_model,
     storage,
-    update,
 )
 from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
@@ -43,7 +40,53 @@ if TYPE_CHECKING:
 
     from gpssm.evaluation.summary import Summary
 
+Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
+
 ALIKE = 20  # draws that are enough where they differ in their states alone
+
+
+def calibrate(
+    forecaster: Forecasting,
+    series: Any = None,
+    *,
+    new_experiment: bool = False,
+    index: int = -1,
+    seed: int | None = None,
+    without: Sequence[Any] = (),
+) -> Forecasting:
+    """Calibrate the width of intervals on held-out rows.
+
+    See `gpssm.evaluation.calibrate.calibrate`.
+    """
+    from gpssm.evaluation import calibrate
+
+    fitted: Any = forecaster
+    return calibrate.calibrate(
+        fitted,
+        series,
+        new_experiment=new_experiment,
+        index=index,
+        seed=seed,
+        without=without,
+    )
+
+
+def summary(forecaster: Any) -> "Summary":
+    """Return a summary of the fit: data, model, convergence, noise, nonlinearity and warnings.
+
+    Use `print` or `to_dict`. Errors are in sample, along the longest training series, from a few
+    draws. For a stack, results for a single model are those of the `leading` member.
+    """
+    from gpssm.evaluation.summary import summarise
+
+    return summarise(forecaster)
+
+
+def plot(forecaster: Any, index: int = -1) -> "Figure":
+    """Plot the smoothed outputs of training series `index`, with the data."""
+    from gpssm.plots.posteriors import plot_smoothed
+
+    return plot_smoothed(forecaster, index)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,17 +149,20 @@ class Posterior:
     smooth = explore.smooth
     condition = conditioning.condition
     learn = learning.learn
-    extend = update.extend
-    update = update.update
+    extend = learning.extend
+    update = learning.update
     transition = explore.transition
     linearise = linearisation.linearise
     rollout = control.rollout
-    export = export.export
-    to_casadi = casadi.to_casadi
+    export = mean_model.export
+    to_casadi = mean_model.to_casadi
     to_control = mean_model.to_control
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
+    calibrate = calibrate
+    summary = summary
+    plot = plot
 
     def __repr__(self) -> str:
         notes = f", {len(self.notes)} notes: see .notes" if self.notes else ""
@@ -210,6 +256,10 @@ class Posterior:
         every = -(-posterior.num_chains * posterior.num_draws // size)
         return posterior._each(lambda leaf: np.asarray(leaf)[:, ::every])
 
+    def map_models(self, change: Callable[["Posterior"], "Posterior"]) -> "Posterior":
+        """Return the posterior changed by a function, which `Stack` applies to each member."""
+        return change(self)
+
     def _chain(self, chain: int) -> Self:
         if not isinstance(chain, Integral) or not 0 <= chain < self.num_chains:
             raise IndexError(
@@ -225,46 +275,6 @@ class Posterior:
         current = self.current and self.current.each(function)
         learned = self.learned and self.learned.each(function)
         return replace(self, draws=draws, info=info, current=current, learned=learned)
-
-    def calibrate(
-        self,
-        series: Any = None,
-        *,
-        new_experiment: bool = False,
-        index: int = -1,
-        seed: int | None = None,
-        without: Sequence[Any] = (),
-    ) -> "Posterior":
-        """Calibrate the width of intervals on held-out rows.
-
-        See `gpssm.evaluation.calibrate.calibrate`.
-        """
-        from gpssm.evaluation.calibrate import calibrate
-
-        return calibrate(
-            self,
-            series,
-            new_experiment=new_experiment,
-            index=index,
-            seed=seed,
-            without=without,
-        )
-
-    def summary(self) -> "Summary":
-        """Return a summary of the fit: data, model, convergence, noise, nonlinearity and warnings.
-
-        Use `print` or `to_dict`. Errors are in sample, along the longest training series, from a
-        few draws.
-        """
-        from gpssm.evaluation.summary import summarise
-
-        return summarise(self)
-
-    def plot(self, index: int = -1) -> "Figure":
-        """Plot the smoothed outputs of training series `index`, with the data."""
-        from gpssm.plots.posteriors import plot_smoothed
-
-        return plot_smoothed(self, index)
 
 
 def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:

@@ -61,10 +61,8 @@ if TYPE_CHECKING:
 BOUNDS = 3.0
 START = 2**32 - 1  # in place of a step's number, for where a path starts
 FUNCTION = 2**32 - 4  # the same, for its function
-NUM_FEATURES = 64  # of a function
 MANY = 0.5  # share of the paths: when more have left, they no longer go on as copies of the others
 NUM_ANEW = 128  # training states to restart from, at most, and one more for each series
-NOISES = 3.0  # process noises that a coordinate's training states range over at least, to each side
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
 
@@ -172,14 +170,8 @@ class Residual(NamedTuple):
         return jnp.sum(kernel.features(self.spectrum, z) * self.coefficients[:, None], -1)
 
 
-class Functions(NamedTuple):
-    """The residual of each path of each draw, (S, P), and its kernel.
-
-    The kernel has an axis S where draws differ in it.
-    """
-
-    kernel: Kernel
-    residuals: Residual
+# The kernel, with an axis S where draws differ in it, and the residual of each path, (S, P).
+Functions = tuple[Kernel, Residual]
 
 
 def can_draw_functions(model: GPSSM) -> bool:
@@ -204,7 +196,7 @@ def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Func
 
     def draw(current: GPSSM, key: PRNGKeyArray) -> Residual:
         spectrum_key, key = jax.random.split(jax.random.fold_in(key, FUNCTION))
-        spectrum = current.kernel.spectrum(spectrum_key, NUM_FEATURES, dim)
+        spectrum = current.kernel.spectrum(spectrum_key, 64, dim)
         size = current.kernel.features(spectrum, jnp.zeros((1, dim), dtype)).shape[-1]
         coefficients = jax.random.normal(key, (model.state_dim, size), dtype)
         residual = Residual(spectrum, coefficients, jnp.zeros(()))
@@ -218,11 +210,11 @@ def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Func
         return jax.vmap(lambda key: draw(current, key))(inputs[1])
 
     if is_shared(leaves):
-        return Functions(model.kernel, jax.vmap(lambda keys: draw_each(({}, keys)))(keys))
+        return model.kernel, jax.vmap(lambda keys: draw_each(({}, keys)))(keys)
     kernel = eqx.filter_vmap(
         lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0]
     )(leaves)
-    return Functions(kernel, jax.lax.map(draw_each, (leaves, keys)))
+    return kernel, jax.lax.map(draw_each, (leaves, keys))
 
 
 def is_shared(leaves: dict[str, Array]) -> bool:
@@ -265,32 +257,26 @@ def assemble(
     return Ensemble(stacked, weights, variance, likelihood, shared)
 
 
-class Plan(NamedTuple):
-    """Which draws to run, how many paths of each, and which of these are asked for.
+def spread_paths(
+    num_draws: int, num_paths: int
+) -> tuple[Int[np.ndarray, " S"], int, Int[np.ndarray, " N"]]:
+    """Spread N paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋.
 
-    Parameters
-    ----------
+    Returns
+    -------
     draws
-        Numbers of S draws.
+        Numbers of the S draws with paths.
     each
         P, the number of paths of each of them.
     slots
         Places of the N paths among the S·P.
     """
-
-    draws: Int[np.ndarray, " S"]
-    each: int
-    slots: Int[np.ndarray, " N"]
-
-
-def plan(num_draws: int, num_paths: int) -> Plan:
-    """Spread paths evenly over the draws: path i goes to draw ⌊i · draws / paths⌋."""
     chosen = np.arange(num_paths) * num_draws // num_paths
     draws, first, place, counts = np.unique(
         chosen, return_index=True, return_inverse=True, return_counts=True
     )
     each = int(counts.max())
-    return Plan(draws, each, place * each + np.arange(num_paths) - first[place])
+    return draws, each, place * each + np.arange(num_paths) - first[place]
 
 
 @functools.partial(jax.jit, static_argnames="each")
@@ -324,7 +310,8 @@ class Box(NamedTuple):
         self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
     ) -> Float[Array, "S P"]:
         """How far out states are, in half-ranges of the coordinate in which they are furthest."""
-        reach = jnp.maximum(self.half_range, NOISES * jnp.sqrt(process_variance))[:, None]
+        # Training states range over three process noises at least, to each side.
+        reach = jnp.maximum(self.half_range, 3.0 * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / reach, -1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
@@ -346,15 +333,58 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     restarts = np.concatenate([path[:, ::every] for path in states], axis=1)
     count = restarts.shape[1]
     padding = max(NUM_ANEW, padded_length(count)) - count
-    restarts = np.pad(restarts, ((0, 0), (0, padding), (0, 0)))
-    parts = (
-        (low + high) / 2,
-        (high - low) / 2,
-        np.asarray(bounds, low.dtype),
-        restarts,
-        np.asarray(count),
+    return Box(
+        middle=jnp.asarray((low + high) / 2),
+        half_range=jnp.asarray((high - low) / 2),
+        bounds=jnp.asarray(bounds, low.dtype),
+        states=jnp.asarray(np.pad(restarts, ((0, 0), (0, padding), (0, 0)))),
+        num_states=jnp.asarray(count),
     )
-    return Box(*map(jnp.asarray, parts))
+
+
+class PathPlan(NamedTuple):
+    """The draws that N paths follow, and what the paths need besides their start.
+
+    Parameters
+    ----------
+    draws
+        Numbers of the S draws.
+    members
+        These draws.
+    keys
+        Keys of the P paths of each draw.
+    slots
+        Places of the N paths among the S·P.
+    box
+        The known region of each draw, if paths are stopped outside it.
+    """
+
+    draws: Int[np.ndarray, " S"]
+    members: Members
+    keys: PRNGKeyArray
+    slots: Int[Array, " N"]
+    box: Box | None
+
+
+def plan_paths(posterior: "Posterior", num_paths: int, seed: int, bounds: float | None) -> PathPlan:
+    """Spread paths over the draws of all chains.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_paths
+        N.
+    seed
+        Seed of the paths.
+    bounds
+        Width of the known region in multiples of the range of the training states; None for no
+        such region.
+    """
+    draws, each, slots = spread_paths(posterior.num_chains * posterior.num_draws, num_paths)
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, each)
+    box = None if bounds is None else training_box(posterior, draws, bounds)
+    return PathPlan(draws, members_of(posterior, draws), keys, jnp.asarray(slots), box)
 
 
 class Emission(NamedTuple):
@@ -384,33 +414,17 @@ class Emission(NamedTuple):
         return dataset.decode(self.y), pair(*self.moments), pair(*self.moments_ahead)
 
 
-class Paths(NamedTuple):
-    """N paths of H steps.
-
-    Parameters
-    ----------
-    emission
-        The outputs and moments, arrays (H, N, Dy).
-    share_left
-        Share of the paths that had left by each step.
-    novelty
-        Novelty of where the living were.
-    """
-
-    emission: Emission
-    share_left: Float[Array, " H"]
-    novelty: Float[Array, " H"]
+# The emission, arrays (H, N, Dy), and at each of H steps the share of the paths that had left by
+# then and the novelty of where the living were.
+Paths = tuple[Emission, Float[Array, " H"], Float[Array, " H"]]
 
 
 @jit
 def simulate_paths(
-    members: Members,
+    plan: PathPlan,
     scale: Float[Array, " S"],
     start: Float[Array, "S P Dx"],
     u: Float[Array, "H Du"],
-    keys: PRNGKeyArray,
-    slots: Int[Array, " N"],
-    box: Box | None,
     noise: bool,
     one_function: bool = False,
 ) -> Paths:
@@ -418,9 +432,9 @@ def simulate_paths(
 
     With `one_function` each path has one function all along.
     """
-    ensemble = assemble(*members, u.shape[1]).scaled(scale)
-    functions = draw_functions(members, keys, u.shape[1]) if one_function else None
-    return run_paths(ensemble, start, u, keys, slots, box, noise, functions)
+    ensemble = assemble(*plan.members, u.shape[1]).scaled(scale)
+    functions = draw_functions(plan.members, plan.keys, u.shape[1]) if one_function else None
+    return run_paths(ensemble, start, u, plan.keys, plan.slots, plan.box, noise, functions)
 
 
 def run_paths(
@@ -435,8 +449,8 @@ def run_paths(
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`.
 
-    Those that left have stand-ins. Without a box no path is stopped, and `share_left` is the
-    share that is not finite.
+    Those that left have stand-ins. Without a box no path is stopped, and the share that left is
+    the share that is not finite.
     """
     noise_variance = ensemble.process_variance
     box = None if box is None else box.grown(start, noise_variance)
@@ -483,7 +497,7 @@ def run_paths(
 
     alive = inside(start)
     carry = (start, alive, alive, jnp.arange(slots.shape[0]))
-    return Paths(*jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1])
+    return jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1]
 
 
 def _each(function: Callable[[PRNGKeyArray], Array], keys: PRNGKeyArray) -> Array:
@@ -546,9 +560,8 @@ def choose_particles(
 ) -> Float[Array, "S P Dx"]:
     """A particle for each path with a key (S, P), by weight, or a draw of the cloud's Gaussian."""
     if gaussian:
-        return draw_states(
-            jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, START)))(keys), particles, scale
-        )
+        starts = _each(lambda key: jax.random.fold_in(key, START), keys)
+        return draw_states(starts, particles, scale)
 
     def choose(
         key: PRNGKeyArray, particles: Float[Array, "N Dx"], weights: Float[Array, " N"]
@@ -567,7 +580,5 @@ def draw_states(
     """
     mean = jnp.mean(cloud, 1, keepdims=True)
     gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)
-    normal = jax.vmap(jax.vmap(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype)))(
-        keys
-    )
+    normal = _each(lambda key: jax.random.normal(key, cloud.shape[1:2], cloud.dtype), keys)
     return mean + jnp.matmul(normal, gaps)

@@ -13,12 +13,12 @@ members are equally good, weights stay even.
 """
 
 import dataclasses
+import io
 import json
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -27,20 +27,22 @@ from scipy.special import softmax
 
 from gpssm.core import metrics
 from gpssm.core.files import check_target, digest, write_atomically
+from gpssm.core.messages import distinct_warnings
+from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import card
-from gpssm.core.text import check_whole, distinct_warnings, percent, to_json
+from gpssm.core.text import check_path, check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
-from gpssm.posterior.calibration import Calibration, Needed, estimate, needed_factors
+from gpssm.posterior import conditioning, storage
+from gpssm.posterior.calibration import Calibration, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.learning import MAX_DRAWS, Forgetting
-from gpssm.posterior.posterior import Posterior, load_posterior
+from gpssm.posterior.learning import MAX_DRAWS, Forgetting, Relearn
+from gpssm.posterior.posterior import Posterior, calibrate, load_posterior, plot, summary
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
-from gpssm.posterior.update import Relearn
 from gpssm.posterior.validation import (
     STACKING,
     Fold,
@@ -49,11 +51,6 @@ from gpssm.posterior.validation import (
     held_out_forecasts,
     outputs_spread,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gpssm.evaluation.summary import Summary
 
 CONTENTS = "stack.json"  # the file inside a saved stack that names its members
 # Entries are less independent than one for three rows. But weights of few rows then lean on what
@@ -93,6 +90,11 @@ class Stack:
     table: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
+
+    simulate = conditioning.simulate
+    calibrate = calibrate
+    summary = summary
+    plot = plot
 
     @classmethod
     def of(
@@ -226,35 +228,6 @@ class Stack:
             calibrated,
         )
 
-    def simulate(
-        self,
-        u: Any = None,
-        warmup: Any = None,
-        *,
-        horizon: int | None = None,
-        num_particles: int | None = None,
-        num_paths: int = 1000,
-        seed: int = 0,
-        noise: bool = True,
-        bounds: float | None = BOUNDS,
-        calibrated: bool | None = None,
-    ) -> Forecast:
-        """Return the mixture of the members' simulations; see `Posterior.simulate`."""
-        return self._mix(
-            lambda member, paths: member.simulate(
-                u,
-                warmup,
-                horizon=horizon,
-                num_particles=num_particles,
-                num_paths=paths,
-                seed=seed,
-                noise=noise,
-                bounds=bounds,
-            ),
-            num_paths,
-            calibrated,
-        )
-
     def predict(
         self,
         series: Any,
@@ -314,13 +287,18 @@ class Stack:
 
         Members without a learned transition, such as linear models, are conditioned.
         """
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
 
-        def after(member: Posterior) -> Posterior:
+        def extend(member: Posterior) -> Posterior:
             conditions = relearn in ("weights", "all") and not member.learns
-            return member.extend(series, None if conditions else relearn, **shared)
+            return member.extend(
+                series,
+                None if conditions else relearn,
+                new_experiment=new_experiment,
+                seed=seed,
+                index=index,
+            )
 
-        return self._each(after)
+        return self.map_models(extend)
 
     def condition(
         self,
@@ -332,7 +310,7 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Condition every member on new rows; see `Posterior.condition`."""
-        return self._each(
+        return self.map_models(
             lambda member: member.condition(
                 series,
                 new_experiment=new_experiment,
@@ -353,14 +331,22 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Let every member learn from new rows; see `Posterior.learn`."""
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self._each(
-            lambda member: (
-                member.learn(series, forgetting=forgetting, max_draws=max_draws, **shared)
-                if member.learns
-                else member.condition(series, **shared)
+
+        def learn(member: Posterior) -> Posterior:
+            if not member.learns:
+                return member.condition(
+                    series, new_experiment=new_experiment, seed=seed, index=index
+                )
+            return member.learn(
+                series,
+                forgetting=forgetting,
+                new_experiment=new_experiment,
+                max_draws=max_draws,
+                seed=seed,
+                index=index,
             )
-        )
+
+        return self.map_models(learn)
 
     def update(
         self,
@@ -374,57 +360,32 @@ class Stack:
         index: int = -1,
     ) -> Self:
         """Sample every member again with new rows; see `Posterior.update`."""
-        shared: dict[str, Any] = {"new_experiment": new_experiment, "seed": seed, "index": index}
-        return self._each(
-            lambda member: (
-                member.update(
-                    series, num_warmup=num_warmup, num_draws=num_draws, progress=progress, **shared
-                )
-                if member.learns
-                else member.extend(series, **shared)
+
+        def update(member: Posterior) -> Posterior:
+            if not member.learns:
+                return member.extend(series, new_experiment=new_experiment, seed=seed, index=index)
+            return member.update(
+                series,
+                new_experiment=new_experiment,
+                num_warmup=num_warmup,
+                num_draws=num_draws,
+                seed=seed,
+                progress=progress,
+                index=index,
             )
-        )
 
-    def calibrate(
-        self,
-        series: Any = None,
-        *,
-        new_experiment: bool = False,
-        index: int = -1,
-        seed: int | None = None,
-    ) -> "Stack":
-        """Calibrate the width of the mixture's intervals on held-out rows.
-
-        See `Posterior.calibrate`. Without rows, every member is fitted to the folds.
-        """
-        from gpssm.evaluation.calibrate import calibrate
-
-        return calibrate(self, series, new_experiment=new_experiment, index=index, seed=seed)
+        return self.map_models(update)
 
     def thinned(self, most: int) -> Self:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
         check_whole("most", most, 0)
         shares = self._shares(most)
         # A few numbers of draws, so that programs serve mixtures of any weights.
-        return self.with_members(
-            member.thinned(2 ** (shares[name].bit_length() - 1))
+        members = {
+            name: member.thinned(2 ** (shares[name].bit_length() - 1))
             for name, member in self.members.items()
-        )
-
-    def summary(self) -> "Summary":
-        """Return a summary of the mixture; see `Posterior.summary`.
-
-        Results for a single model are those of the `leading` member.
-        """
-        from gpssm.evaluation.summary import summarise
-
-        return summarise(self)
-
-    def plot(self, index: int = -1) -> "Figure":
-        """Plot the smoothed outputs of training series `index`, with the data."""
-        from gpssm.plots.posteriors import plot_smoothed
-
-        return plot_smoothed(self, index)
+        }
+        return dataclasses.replace(self, members=members)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save members and weights in one file (a zip archive) for `gpssm.load`."""
@@ -437,15 +398,13 @@ class Stack:
         }
 
         def write(file: Any) -> None:
-            with zipfile.ZipFile(file, "w") as archive, TemporaryDirectory() as folder:
-                archive.writestr(
-                    CONTENTS, to_json(contents | {"checksum": digest(to_json(contents))})
-                )
+            with zipfile.ZipFile(file, "w") as archive:
+                checked = contents | {"checksum": digest(to_json(contents))}
+                archive.writestr(CONTENTS, to_json(checked))
                 for number, member in enumerate(self.members.values()):
-                    dataclasses.replace(member, calibration=self.calibration).save(
-                        Path(folder) / f"{number}.nc"
-                    )
-                    archive.write(Path(folder) / f"{number}.nc", f"{number}.nc")
+                    calibrated = dataclasses.replace(member, calibration=self.calibration)
+                    image = storage.to_bytes(storage.to_tree(calibrated))
+                    archive.writestr(f"{number}.nc", image)
 
         write_atomically(target, write)
 
@@ -461,7 +420,7 @@ class Stack:
         `steps` is the largest number of steps ahead.
         """
         check_whole("num_paths", num_paths, 1)
-        with distinct_warnings(3):
+        with distinct_warnings():
             parts = []
             for name, paths in self._shares(num_paths).items():
                 # A few numbers of paths, so that programs serve mixtures of any weights.
@@ -475,13 +434,10 @@ class Stack:
         """Return the number of items for each member, by name, in proportion to the weights."""
         return dict(zip(self.members, share_out(total, self.weights), strict=True))
 
-    def _each(self, change: Callable[[Posterior], Posterior]) -> Self:
-        with distinct_warnings(3):
-            return self.with_members(map(change, self.members.values()))
-
-    def with_members(self, posteriors: Iterable[Posterior]) -> Self:
-        """Return the same mixture with other posteriors, in the order of the members."""
-        members = dict(zip(self.members, posteriors, strict=True))
+    def map_models(self, change: Callable[[Posterior], Posterior]) -> Self:
+        """Return the mixture with a function applied to each member."""
+        with distinct_warnings():
+            members = {name: change(member) for name, member in self.members.items()}
         return dataclasses.replace(self, members=members)
 
 
@@ -503,7 +459,7 @@ def leading_member(forecaster: Forecaster) -> Posterior:
 def draws_outputs(forecaster: Forecaster) -> bool:
     """Whether outputs can be sampled; a user-defined density may have no sampler."""
     likelihoods = [posterior.model.likelihood for posterior in single_posteriors(forecaster)]
-    return not any(isinstance(one, Custom) and one.sampler is None for one in likelihoods)
+    return not any(isinstance(law, Custom) and law.sampler is None for law in likelihoods)
 
 
 def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast, Forecast]:
@@ -517,40 +473,55 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
-def load_stack(path: str | Path, parts: Mapping[str, Any] | None = None) -> Stack:
+@in_double_precision
+def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     """Load a stack saved by `Stack.save`."""
-    with TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if CONTENTS not in archive.namelist():
-                    raise NotAsSaved(
-                        f"{path} is a zip file, but not a saved stack: it has no {CONTENTS}."
-                    )
-                contents = json.loads(archive.read(CONTENTS))
-                if contents.pop("checksum") != digest(to_json(contents)):
-                    raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
-                names = [str(name) for name in contents["names"]]
-                files = [archive.extract(f"{number}.nc", folder) for number in range(len(names))]
-            members = {
-                name: load_posterior(file, parts) for name, file in zip(names, files, strict=True)
-            }
-            calibration = members[names[0]].calibration
-            rows = [dict(row) for row in contents["table"]]
-            notes = map(str, contents["notes"])
-            stack = Stack.of(members, contents["weights"], rows, notes)
-        except (NotAsSaved, MemoryError):
-            raise
-        except Exception as error:  # which one depends on where the damage is
-            reason = str(error).replace(f"{folder}/", "")
-            raise ValueError(
-                f"{path} is damaged ({reason}). Use an intact copy, or stack and save again."
-            ) from error
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if CONTENTS not in archive.namelist():
+                raise NotAsSaved(
+                    f"{path} is a zip file, but not a saved stack: it has no {CONTENTS}."
+                )
+            contents = json.loads(archive.read(CONTENTS))
+            if contents.pop("checksum") != digest(to_json(contents)):
+                raise ValueError(f"the checksum of {CONTENTS} does not match: it was changed")
+            members = {}
+            for number, name in enumerate(contents["names"]):
+                file = f"{number}.nc"
+                fields = storage.read_open(io.BytesIO(archive.read(file)), Path(file), parts)
+                members[str(name)] = Posterior(**fields)
+        calibration = next(iter(members.values())).calibration
+        rows = [dict(row) for row in contents["table"]]
+        stack = Stack.of(members, contents["weights"], rows, map(str, contents["notes"]))
+    except (NotAsSaved, MemoryError):
+        raise
+    except Exception as error:  # which one depends on where the damage is
+        raise ValueError(
+            f"{path} is damaged ({error}). Use an intact copy, or stack and save again."
+        ) from error
     return dataclasses.replace(stack, calibration=calibration)
 
 
-def load_forecaster(path: Path, parts: Mapping[str, Any] | None = None) -> Posterior | Stack:
-    """Load a saved posterior or stack."""
-    return load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
+def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster:
+    """Load a posterior saved by `Posterior.save`, or a stack saved by `Stack.save`.
+
+        posterior = gpssm.load("run.nc", parts={"mean.function": drag})
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a run on the command line, such as `runs/tank`.
+    parts
+        User-defined functions of the model by dotted name. If one is missing, the error names it.
+
+    Returns
+    -------
+    Posterior or Stack
+        Identical to the saved object, bit for bit.
+    """
+    path = check_path(path)
+    path = path / "posterior.nc" if path.is_dir() else path
+    return _load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
@@ -683,7 +654,7 @@ def mixture_calibration(
         paths = share_out(len(rolling[0].forecast.paths), weights)
         parts = [part.forecast.thinned(number) for part, number in zip(rolling, paths, strict=True)]
         factors = needed_factors(Forecast.join(parts), rolling[0].rows.y)
-        needed.append(Needed(factors[None], rolling[0].spacing))
+        needed.append((factors[None], rolling[0].spacing))
     rows = f"{scores[0].rows} held-out training rows"
     return estimate(needed, rows)
 

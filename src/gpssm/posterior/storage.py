@@ -29,7 +29,6 @@ import io
 import json
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +39,7 @@ import numpy as np
 
 import gpssm
 from gpssm.core.files import check_target, digest, write_atomically
+from gpssm.core.messages import warn
 from gpssm.core.text import check_path, demand, demand_shape
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset
@@ -59,9 +59,6 @@ if TYPE_CHECKING:
 FORMAT = "gpssm posterior"
 VERSION = 3
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-LARGE = 2**16  # bytes of an array from which compression is worth its time
-COMPRESSION = {"zlib": True, "complevel": 4, "shuffle": True}
-DENSEST = 1100  # bytes that gzip can make of one, and a little more
 
 # What each field of a posterior is.
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -139,7 +136,7 @@ def save(posterior: "Posterior", path: str | Path, *, overwrite: bool = False) -
         Whether to replace a file that is there.
     """
     target = check_target(path, overwrite)
-    image = _image(to_tree(posterior))
+    image = to_bytes(to_tree(posterior))
     write_atomically(target, lambda file: file.write(image))
 
 
@@ -161,15 +158,29 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
     try:
         # Opened once: another process may put a newer file in its place meanwhile.
         with open(path, "rb") as file:
-            signature = file.read(len(SIGNATURE))
-            tree = _read_tree(file, path) if signature == SIGNATURE else None
+            return read_open(file, path, parts)
     except OSError as error:
         message = f"{path} cannot be opened ({error.strerror}); posterior.save(path) writes a file"
         raise type(error)(error.errno, message) from None
-    if tree is None:
+
+
+def read_open(file: BinaryIO, path: Path, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the fields of `Posterior` from an open file.
+
+    Parameters
+    ----------
+    file
+        The file.
+    path
+        Its path, for messages.
+    parts
+        As in `read`.
+    """
+    if file.read(len(SIGNATURE)) != SIGNATURE:
         raise ValueError(
             f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
         )
+    tree = _read_tree(file, path)
     if tree.attrs.get("checksum") != checksum(tree):
         raise _damaged(
             path, "its checksum does not match: arrays, names or attributes were changed"
@@ -249,10 +260,9 @@ def from_tree(
         finite = _check_fields(fields, traceable=not needed)
     if not finite.all():
         chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
-        warnings.warn(
+        warn(
             f"{path}: {np.sum(~finite)} of {finite.size} draws are not finite, in chain {chains}; "
             "posterior.thinned(chain=k) selects a single chain",
-            stacklevel=4,
         )
     return fields
 
@@ -300,8 +310,8 @@ def _dataset(group: str, variables: Arrays) -> "xr.Dataset":
     named = {}
     for name, array in variables.items():
         encoding: dict[str, Any] = {"_FillValue": None}
-        if array.nbytes >= LARGE:
-            encoding |= COMPRESSION
+        if array.nbytes >= 2**16:  # compression of smaller ones is not worth its time
+            encoding |= {"zlib": True, "complevel": 4, "shuffle": True}
         axes = _name_axes(name, array.shape, sizes, LEADING.get(group, ()))
         named[name] = xr.Variable(axes, array, encoding=encoding)
     return xr.Dataset(named)
@@ -340,7 +350,7 @@ def _name_axes(
     return names
 
 
-def _image(tree: "xr.DataTree") -> bytes:
+def to_bytes(tree: "xr.DataTree") -> bytes:
     """Return the bytes of a file with a tree.
 
     They are made in memory: HDF5 itself does not survive a disk that fills up.
@@ -401,7 +411,7 @@ def _check_size(array: Any) -> None:
     demand(array.name, array.dtype.kind in "biuf", f"has the type {array.dtype}")
     demand(
         array.name,
-        array.nbytes <= DENSEST * array.id.get_storage_size(),
+        array.nbytes <= 1100 * array.id.get_storage_size(),  # gzip reaches 1 : 1032
         f"claims {array.shape} of {array.dtype}, more than the file can hold",
     )
 

@@ -11,11 +11,9 @@ paths and draws they can afford: each has a `RollingOrigin` below.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -29,11 +27,9 @@ if TYPE_CHECKING:
 
 HELD_OUT = 0.25  # share of a series that each fold holds out
 FEWEST_ROWS = 15  # held-out rows below which a series is not judged
-MOST_SERIES = 3  # the longest series are judged, no more of them than this
 # Forecasts from neighbouring origins share rows and err together: all entries are worth one
 # independent entry for so many rows.
 DEPENDENT_ROWS = 10
-SETTLING = 20  # rows of a new experiment from which the filter finds the state
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,9 @@ class RollingOrigin:
     same_seed : bool
         Whether all origins draw the same random numbers. Different ones make the Monte Carlo
         errors of the forecasts cancel in means over origins.
+    cut : bool
+        Whether forecasts near the end of the rows are cut there, so that the horizon may be as long
+        as all rows.
     """
 
     horizon: int = HORIZON
@@ -67,17 +66,21 @@ class RollingOrigin:
     num_paths: int = 1000
     num_draws: int = 200
     same_seed: bool = False
+    cut: bool = False
 
     def within(self, rows: int, parts: int = 2) -> Self:
-        """The same with a horizon of at most one of so many parts of the rows."""
-        return replace(self, horizon=max(1, min(self.horizon, rows // parts)))
+        """The same with a horizon of at most one of so many parts of the rows; all if it is cut."""
+        longest = rows if self.cut else rows // parts
+        return replace(self, horizon=max(1, min(self.horizon, longest)))
 
     def spacing(self, rows: int) -> int:
         """Rows between two origins that are spread over so many rows."""
         return max(self.step, -(-rows // self.most_origins))
 
     def origins(self, rows: int, first: int = 0) -> range:
-        """Row numbers from `first` on that have a horizon of rows from them on."""
+        """Row numbers from `first` on that have a horizon of rows from them on, or any if cut."""
+        if self.cut:
+            return range(first, rows - 1, self.spacing(rows - first))
         stop = rows - self.horizon + 1
         return range(first, stop, self.spacing(stop - first))
 
@@ -88,7 +91,9 @@ STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=T
 # Log scores of density estimates need more paths.
 STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
 # Every step ahead is calibrated, from as many origins as there are in few rows.
-CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
+CALIBRATION = RollingOrigin(
+    horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100, cut=True
+)
 # A candidate per forgetting factor, inside the training rows.
 FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
 # Simulations along the training rows, from the states of each draw.
@@ -160,7 +165,7 @@ class Errors(NamedTuple):
 
 
 def make_folds(series: Sequence[Series]) -> list[Fold]:
-    """Hold out the last rows of each series, then the first rows.
+    """Hold out the last rows of the three longest series, then the first rows.
 
     Parameters
     ----------
@@ -175,7 +180,7 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
     """
     counts = [int(HELD_OUT * len(item)) for item in series]
     counts = [count if count >= FEWEST_ROWS else 0 for count in counts]
-    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:MOST_SERIES]
+    longest = sorted(range(len(series)), key=lambda index: -counts[index])[:3]
     judged = sorted(index for index in longest if counts[index])
     if not judged:
         return []
@@ -198,7 +203,7 @@ def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
 
 def settling_rows(rows: int, new_experiment: bool) -> int:
     """Rows before the first origin, where the state is not known from rows before."""
-    return min(SETTLING, rows // 3) if new_experiment else 0
+    return min(20, rows // 3) if new_experiment else 0
 
 
 def rolling_forecasts(
@@ -218,7 +223,7 @@ def rolling_forecasts(
     ----------
     posteriors : iterable of Posterior or Stack
         The posterior at each origin, such as `condition_at(posterior, rows, origins)` or
-        `extended(posterior, rows, origins, "learn")`.
+        `extended(posterior, rows, origins, extend)`.
     rows : Series
         The rows to forecast, in the user's units.
     origins : sequence of int
@@ -246,9 +251,7 @@ def rolling_forecasts(
         ahead = rows[origin : origin + steps]
         u = np.pad(ahead.u, ((0, steps - len(ahead)), (0, 0)), mode="edge")
         origin_seed = seed if scheme.same_seed else seed + number
-        with warnings.catch_warnings() if quiet else nullcontext():
-            if quiet:
-                warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore" if quiet else None):
             forecast = posterior.forecast(
                 steps,
                 u,
@@ -259,42 +262,6 @@ def rolling_forecasts(
         forecast = forecast[: len(ahead)]
         early = origin <= middle
         yield RollingForecast(origin, forecast, ahead, scheme.horizon, early, spacing)
-
-
-def extended(
-    posterior: "Forecaster",
-    rows: Series,
-    origins: Sequence[int],
-    verb: Literal["learn", "update"],
-    first: Mapping[str, Any],
-    **options: Any,
-) -> Iterator["Forecaster"]:
-    """The posterior given the rows up to each origin, each from the one before.
-
-    Parameters
-    ----------
-    posterior : Posterior or Stack
-        The posterior before the first row.
-    rows : Series
-        Rows that follow its data.
-    origins : sequence of int
-        Row numbers, in increasing order.
-    verb : {"learn", "update"}
-        The method of the posterior that takes new rows.
-    first : mapping
-        Options of the first call only: later ones keep to them.
-    **options
-        Options of every call.
-
-    Yields
-    ------
-    Posterior or Stack
-    """
-    for before, origin in pairwise([0, *origins]):
-        if origin > before:
-            posterior = getattr(posterior, verb)(rows[before:origin], **first, **options)
-            first = {}
-        yield posterior
 
 
 def held_out_forecasts(

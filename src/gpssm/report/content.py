@@ -96,7 +96,7 @@ def compose(
         "units": {name: history.units.get(name, "") for name in history.outputs},
         "charts": {chart["id"]: chart for chart in charts},
         "forecast": forecast_tables(frame[:steps], examination.test),
-        "future": examination.future.words
+        "future": examination.future
         + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
         "fitted": fitted,
         "pictures": page_pictures(examination, pictures),

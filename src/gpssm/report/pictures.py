@@ -140,7 +140,7 @@ def page_pictures(
     """Pictures as the page has them: source, text alternative, caption and size, by name."""
     # What each rests on.
     basis = {
-        "forecast": f" {examination.future.words}",
+        "forecast": f" {examination.future}",
         "calibration": f" On {examination.rolling.judged.protocol}.",
         "residuals": f" On {ONE_STEP}.",
     }
