@@ -59,7 +59,7 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
 
     try:
         variables = loadmat(path, simplify_cells=True)
-    except NotImplementedError:
+    except NotImplementedError:  # what SciPy raises for version 7.3, which is HDF5
         raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
     except MemoryError as error:
         raise MemoryError(f"{path} is too large, or damaged: {error}") from None

@@ -192,7 +192,8 @@ class Series:
             times = localised(times, dayfirst, zone)
         table = table.reset_index(drop=True)
         settings |= {"outputs": outputs, "inputs": inputs}
-        y, u = table[list(outputs)], table[list(inputs)]
+        y = table[list(outputs)]
+        u = table[list(inputs)]
         if not regrid:
             return cls(y, u, time=times, **settings)
         columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
@@ -258,7 +259,8 @@ class Series:
             A row number; a fraction of the length, rounded down; or, if rows have dates, a date
             such as "2024-03-31 12:00".
         """
-        axis, last = self.axis, len(self) - 1
+        axis = self.axis
+        last = len(self) - 1
         if is_whole(at):
             cut = int(at)
         elif is_real(at):
@@ -552,7 +554,8 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
         return Clock.of(time)
     if rows < 2:
         return None
-    clock, other = clock_of(y), clock_of(u)
+    clock = clock_of(y)
+    other = clock_of(u)
     if clock and other and replace(clock, name=None, zone=other.zone) != replace(other, name=None):
         raise ValueError(
             f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at "
