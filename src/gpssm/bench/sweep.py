@@ -183,19 +183,7 @@ def run_sweep(
         One result per cell, as `load_results` reads them.
     """
     check_progress(progress)
-    settings = settings or {}
-    for name in settings:
-        check_choice("a method with settings", name, methods)
-    # Seed after seed, so that an interrupted sweep has results of everything.
-    problems = load_problems(datasets)
-    cells = [
-        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
-        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
-        for name, problem in problems.items()
-        for method in methods
-    ]
-    if not cells:
-        raise ValueError("a sweep needs at least one data set, one method and one seed")
+    cells = _make_cells(datasets, methods, seeds, protocols, settings or {})
     part, parts = shard
     check_whole("the number of shards", parts, 1)
     if not 1 <= part <= parts:
@@ -208,16 +196,40 @@ def run_sweep(
     for index, result in tracked(
         arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
     ):
-        record = result
         if isinstance(result, Exception):  # the process of the cell died
-            record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
-        path = folder / names[index]
-        if path.is_file():
-            record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
-            record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
-        text = to_json(record).encode()
-        write_atomically(path, lambda file, text=text: file.write(text))
+            result = _blank(missing[index]) | {"errors": {"fit": str(result)}}
+        _write_record(folder / names[index], result)
     return load_results(out)
+
+
+def _make_cells(
+    datasets: Sequence[str] | str | Mapping[str, Any],
+    methods: Sequence[str],
+    seeds: int | Sequence[int],
+    protocols: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+) -> list[Cell]:
+    """Return all cells, seed after seed, so that an interrupted sweep has results of everything."""
+    for name in settings:
+        check_choice("a method with settings", name, methods)
+    problems = load_problems(datasets)
+    cells = [
+        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+        for name, problem in problems.items()
+        for method in methods
+    ]
+    if not cells:
+        raise ValueError("a sweep needs at least one data set, one method and one seed")
+    return cells
+
+
+def _write_record(path: Path, record: Record) -> None:
+    """Write the result of a cell, with the figures that its file has already."""
+    if path.is_file():
+        record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
+        record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
+    write_atomically(path, lambda file: file.write(to_json(record).encode()))
 
 
 def load_results(*folders: str | Path) -> list[Record]:
