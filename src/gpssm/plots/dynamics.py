@@ -66,8 +66,8 @@ class Slice(NamedTuple):
     estimate: TransitionEstimate
 
 
-def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
-    """f along the principal directions of states and inputs in the training data.
+def slices(posterior: Posterior) -> list[Slice]:
+    """f along the first three principal directions of states and inputs in the training data.
 
     States are posterior means of all series.
     """
@@ -85,7 +85,7 @@ def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
         plain = "".join(letter if letter.isalnum() else " " for letter in name)
         names.append(rf"\mathrm{{{plain}}}")
     result = []
-    for number, direction in enumerate(directions[:most]):
+    for number, direction in enumerate(directions[:3]):
         # The sign of a principal direction is arbitrary: its largest part goes up.
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         places = (z - centre) @ direction
@@ -103,20 +103,20 @@ def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
 def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     """The two largest parts of a direction, and a hint where there are more of any size."""
     largest = sorted(np.argsort(-np.abs(direction))[:2])
-    words = " ".join(
+    text = " ".join(
         rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1
     )
-    more = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
-    return f"${words.lstrip('+')}{more}$"
+    hint = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
+    return f"${text.lstrip('+')}{hint}$"
 
 
 @figure_of(Posterior)
-def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: int = 5) -> "Figure":
+def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     """Plot the learned change f(x, u) − x with 90 % bands along slices through the data.
 
     The slices follow the principal directions of states and inputs in the training data, in scaled
-    units and without process noise. The range of the data is grey; the lower panels show the
-    novelty of the inputs (0 known, 1 prior).
+    units and without process noise, for the first five states. The range of the data is grey; the
+    lower panels show the novelty of the inputs (0 known, 1 prior).
 
     Parameters
     ----------
@@ -125,12 +125,10 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
     chain
         The chain whose draws are used, since chains may use different coordinates; None for all
         chains.
-    most_states
-        Largest number of states to show.
     """
     posterior = posterior if chain is None else posterior.thinned(chain=chain)
     lines = slices(posterior)
-    shown = min(posterior.model.state_dim, most_states)
+    shown = min(posterior.model.state_dim, 5)
     layout = {"sharex": "col", "sharey": "row", "height_ratios": (*(1.0,) * shown, 0.5)}
     figure, axes = panels(shown + 1, len(lines), height=1.05, **layout)
     for column, slice_ in zip(axes.T, lines, strict=True):
