@@ -108,11 +108,14 @@ def run_cell(cell: Cell) -> Record:
     record = _blank(cell)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        posterior, record["fit"] = _attempt(record, "fit", _fit, cell) or (None, {})
-        for name in cell.protocols if posterior is not None else ():
-            judge = PROTOCOLS[name].judge
-            figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
-            record["figures"] |= {name: figures} if figures else {}
+        fitted = _attempt(record, "fit", _fit, cell)
+        if fitted is not None:
+            posterior, record["fit"] = fitted
+            for name in cell.protocols:
+                judge = PROTOCOLS[name].judge
+                figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
+                if figures is not None:
+                    record["figures"][name] = figures
     messages = {str(item.message) for item in caught if issubclass(item.category, UserWarning)}
     record["warnings"] = sorted(messages)
     # A process of many programs runs out of memory maps.

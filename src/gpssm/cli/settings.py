@@ -156,14 +156,7 @@ class Settings:
             "method": method,
             "versions": self.versions,
         }
-        return {
-            name: {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in table.items()
-                if value is not None
-            }
-            for name, table in tables.items()
-        }
+        return {name: _for_toml(table) for name, table in tables.items()}
 
     def to_toml(self) -> str:
         """The settings as the text of a TOML file."""
@@ -245,6 +238,15 @@ def current_versions() -> dict[str, str]:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _for_toml(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with lists for tuples and without None, which TOML does not have."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in table.items()
+        if value is not None
+    }
 
 
 def _warn_of_marks(rows: Series) -> None:

@@ -88,5 +88,7 @@ def _field(data: Mapping[str, Any], *names: str) -> Any:
 
 def _texts(cell: Any) -> list[str]:
     """A cell array of text as a list, with "" for empty text; a single cell is read as its text."""
-    cells = [] if cell is None else [cell] if isinstance(cell, str) else cell
+    if cell is None:
+        return []
+    cells = [cell] if isinstance(cell, str) else cell
     return [str(text) if np.size(text) > 0 else "" for text in cells]

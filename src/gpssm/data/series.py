@@ -103,7 +103,10 @@ class Series:
                 f"the rows are {clock.dt:g}{unit} apart according to their times, but "
                 f"dt={float(dt):g}: leave out one of them"
             )
-        dt = clock.dt if clock is not None else None if dt is None else float(dt)
+        if clock is not None:
+            dt = clock.dt
+        elif dt is not None:
+            dt = float(dt)
         units = _checked_units({} if units is None else units, (*outputs, *inputs))
         window = None if window is None else int(window)
         _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs)
