@@ -20,7 +20,6 @@ from gpssm.plots.style import (
     VERMILION,
     draw,
     figure_of,
-    legend,
     panels,
     shade,
     with_unit,
@@ -129,8 +128,14 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     posterior = posterior if chain is None else posterior.thinned(chain=chain)
     lines = slices(posterior)
     shown = min(posterior.model.state_dim, 5)
-    layout = {"sharex": "col", "sharey": "row", "height_ratios": (*(1.0,) * shown, 0.5)}
-    figure, axes = panels(shown + 1, len(lines), height=1.05, **layout)
+    figure, axes = panels(
+        shown + 1,
+        len(lines),
+        height=1.05,
+        sharex="col",
+        sharey="row",
+        height_ratios=(*(1.0,) * shown, 0.5),
+    )
     for column, slice_ in zip(axes.T, lines, strict=True):
         estimate = slice_.estimate
         limits = np.quantile(slice_.places, [0.05, 0.95])
@@ -149,7 +154,6 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
         panel.set_ylabel(f"step of $x_{{{number + 1}}}$")
     axes[-1, 0].set_ylabel("novelty")
     figure.align_ylabels()
-    legend(figure)
     return figure
 
 
@@ -169,8 +173,15 @@ def plot_wiring(posterior: Posterior) -> "Figure":
     for row, column in np.ndindex(rows, columns):
         value = table.mean[row, column]
         colour = "white" if value > 0.6 * table.mean.max() else BLACK
-        text = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
-        panel.text(column, row, f"{value:.2g}" if value else "×", **text)
+        panel.text(
+            column,
+            row,
+            f"{value:.2g}" if value else "×",
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=colour,
+        )
     mean = posterior.model.mean
     for row, entries in enumerate(mean.wiring if isinstance(mean, Wired) else ()):
         if not any(entries):
@@ -188,8 +199,13 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Plot step or impulse responses over draws, one row per output and one column per input."""
     level = as_share(level)
     columns = len(response.linear.inputs)
-    layout = {"width": HALF if columns == 1 else FULL, "height": 1.8, "sharex": True}
-    figure, axes = panels(len(response.linear.outputs), columns, **layout)
+    figure, axes = panels(
+        len(response.linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.8,
+        sharex=True,
+    )
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
@@ -206,7 +222,6 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     )
     for panel in axes[-1]:
         panel.set_xlabel(name)
-    legend(figure)
     return figure
 
 
@@ -215,8 +230,13 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Plot magnitude and phase over frequency, two rows per output and one column per input."""
     level = as_share(level)
     columns = len(bode.linear.inputs)
-    layout = {"width": HALF if columns == 1 else FULL, "height": 1.5, "sharex": True}
-    figure, axes = panels(2 * len(bode.linear.outputs), columns, **layout)
+    figure, axes = panels(
+        2 * len(bode.linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.5,
+        sharex=True,
+    )
     for (row, i), panel in np.ndenumerate(axes):
         j, is_phase = divmod(row, 2)
         values = bode.phase if is_phase else bode.magnitude
@@ -228,7 +248,6 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     cycles = f"cycles per {bode.linear.time_unit or per}"
     for panel in axes[-1]:
         panel.set_xlabel("frequency [Hz]" if bode.linear.time_unit == "s" else cycles)
-    legend(figure)
     return figure
 
 
@@ -242,13 +261,18 @@ def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
     panel.plot(np.cos(angle), np.sin(angle), color=BLACK, linewidth=0.8)
     for k, column in enumerate(linear.poles.T):
         low, high = np.quantile(np.abs(column), ((1 - level) / 2, (1 + level) / 2))
-        style = {"color": LINES[k % len(LINES)]["color"], "alpha": 0.6}
         label = f"|p| {low:.3f} to {high:.3f}"
-        panel.plot(column.real, column.imag, "x", **style, label=label)
+        panel.plot(
+            column.real,
+            column.imag,
+            "x",
+            color=LINES[k % len(LINES)]["color"],
+            alpha=0.6,
+            label=label,
+        )
     reach = 1.1 * max(1.0, float(np.abs(linear.poles).max()))
     limits = (-reach, reach)
     panel.set(xlim=limits, ylim=limits, aspect="equal", xlabel="real part", ylabel="imaginary part")
-    legend(figure)
     return figure
 
 
@@ -260,8 +284,7 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     """
     level = as_share(level)
     number = len(curve.outputs)
-    layout = {"width": HALF if number == 1 else FULL, "height": 1.7, "sharex": True}
-    figure, axes = panels(2, number, **layout)
+    figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
     settled = curve.supported(curve.settled)
     gain = curve.supported(curve.gain)
     unstable = curve.stable.mean(0) < 0.5
@@ -269,8 +292,13 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
         top, bottom = axes[:, j]
         _draw_band(top, curve.values, settled[..., j], level)
         if unstable.any():
-            dots = {"color": VERMILION, "label": "unstable"}
-            top.plot(curve.values[unstable], curve.median[unstable, j], ".", **dots)
+            top.plot(
+                curve.values[unstable],
+                curve.median[unstable, j],
+                ".",
+                color=VERMILION,
+                label="unstable",
+            )
         top.set(ylabel=with_unit(output, curve.units), title=f"{output} settles at")
         _draw_band(bottom, curve.values, gain[..., j], level)
         bottom.set(
@@ -278,7 +306,6 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
             title=f"static gain, per unit of {curve.input}",
             xlabel=with_unit(curve.input, curve.units),
         )
-    legend(figure)
     return figure
 
 

@@ -95,16 +95,22 @@ def in_house_style() -> Iterator[None]:
 
 
 def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws its first argument, of one of these classes."""
+    """Decorate a function that draws its first argument, of one of these classes if any are given.
+
+    The figure is in the house style, and gets a legend.
+    """
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
 
         @functools.wraps(function)
         def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":
-            check_kind(name, args[0] if args else options.get(name), *kinds)
+            if kinds:
+                check_kind(name, args[0] if args else options.get(name), *kinds)
             with in_house_style():
-                return function(*args, **options)
+                figure = function(*args, **options)
+                legend(figure)
+                return figure
 
         return draw_figure
 
