@@ -110,16 +110,18 @@ def compare(chains: int, dtype: type) -> None:
     """Print one row of the table."""
     model, states, series = example(ROWS, dtype)
     paths = jnp.stack([states] * chains)
-    value_and_gradient = jax.value_and_grad(lambda x, model: log_collapsed(model, x, series))
+    value_and_gradient = jax.value_and_grad(
+        lambda x, model, series: log_collapsed(model, x, series)
+    )
     density = eqx.filter_jit(
-        lambda paths, model: jax.lax.map(lambda x: value_and_gradient(x, model), paths)
+        lambda paths, *rest: jax.lax.map(lambda x: value_and_gradient(x, *rest), paths)
     )
     prepared = model.prepared()
     products = matrix_products(dtype, fewest=False)
     fewest = matrix_products(dtype, fewest=True)
     times = medians(
-        lambda: density(paths, model),
-        lambda: density(paths, prepared),
+        lambda: density(paths, model, series),
+        lambda: density(paths, prepared, series),
         lambda: [products() for _ in range(chains)],
         lambda: [fewest() for _ in range(chains)],
     )

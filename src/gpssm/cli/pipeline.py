@@ -201,8 +201,9 @@ def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]
         if (run.folder / name).is_file()
     }
     troubles = replace(examination, failures=(*examination.failures, *notes))
-    options = {"files": files, "pictures": pictures, "title": run.folder.name}
-    write_report(troubles, run.folder / REPORT, **options)
+    write_report(
+        troubles, run.folder / REPORT, files=files, pictures=pictures, title=run.folder.name
+    )
     return notes
 
 

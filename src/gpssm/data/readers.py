@@ -125,16 +125,26 @@ def read(
     table, file_units = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
     y = _names(outputs, table, path)
     u = _names(inputs, table, path)
+    times: Any = time
     if not (time is None or (isinstance(time, str) and time == "auto")):
-        time = _names(time, table, path)
+        times = _names(time, table, path)
     file_units = {label: file_units[label] for label in (*y, *u) if file_units.get(label)}
     if file_units and isinstance(units, Mapping | None):
         units = file_units | dict(units or {})
-    settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
-    settings |= {"time": time, "regrid": regrid, "fill_inputs": fill_inputs, "zone": zone}
     try:
-        frame = _frame(table, y, u)
-        return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, dt=dt, **settings)
+        return Series.from_dataframe(
+            _frame(table, y, u),
+            y,
+            u,
+            time=times,
+            regrid=regrid,
+            fill_inputs=fill_inputs,
+            dayfirst=dayfirst,
+            zone=zone,
+            name=path.stem if name is None else name,
+            dt=dt,
+            units=units,
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

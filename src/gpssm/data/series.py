@@ -194,14 +194,13 @@ class Series:
         if times is not None and (dayfirst is not None or zone is not None):
             times = localised(times, dayfirst, zone)
         table = table.reset_index(drop=True)
-        settings |= {"outputs": outputs, "inputs": inputs}
         y = table[list(outputs)]
         u = table[list(inputs)]
         if not regrid:
-            return cls(y, u, time=times, **settings)
+            return cls(y, u, time=times, outputs=outputs, inputs=inputs, **settings)
         columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
         clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, fill_inputs)
-        return cls(y, u, clock=clock, **settings)
+        return cls(y, u, clock=clock, outputs=outputs, inputs=inputs, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """Return a pandas DataFrame of outputs and inputs, indexed by time or row number."""

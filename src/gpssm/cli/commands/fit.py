@@ -115,8 +115,12 @@ def fit(
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
     check_paths(out, config, *(data or ()))
-    columns = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y)}
-    columns |= {"inputs": u and tuple(u), "train": train and parse_value(train)}
+    columns = {
+        "files": data and tuple(map(str, data)),
+        "outputs": y and tuple(y),
+        "inputs": u and tuple(u),
+        "train": train and parse_value(train),
+    }
     model: dict[str, Any] = {
         "num_chains": chains,
         "num_warmup": warmup,
@@ -138,8 +142,9 @@ def fit(
     from gpssm.cli.pipeline import execute
 
     out = out or Path("runs") / f"{Path(request.files[0]).stem}-{request.method}"
-    options = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
-    run = execute(request, out, screen, **options)
+    run = execute(
+        request, out, screen, resume=resume, overwrite=overwrite, with_report=not no_report
+    )
     return Answer(_facts(run), closing_lines(run))
 
 
