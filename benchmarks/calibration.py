@@ -9,19 +9,16 @@ line of JSON in FILE, so that a run that was killed resumes, and the tables are 
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import argparse
-import json
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from common import Timer, append_cell, command_line, read_cells
 from systems import SYSTEMS
 
 import gpssm
@@ -57,12 +54,10 @@ def run(cell: Cell) -> dict[str, Any]:
     system = SYSTEMS[cell.system]
     train, test = system.records(cell.seed, TEST_ROWS)
     result: dict[str, Any] = {**cell._asdict(), "rows": len(train)}
-    start = time.perf_counter()
     try:
-        with warnings.catch_warnings(record=True) as fit_warnings:
+        with Timer() as fit_timer, warnings.catch_warnings(record=True) as fit_warnings:
             warnings.simplefilter("always")
             posterior = gpssm.fit(train, seed=cell.seed, progress=False, **system.settings)
-        result["fit_seconds"] = round(time.perf_counter() - start, 1)
         with warnings.catch_warnings(record=True) as forecast_warnings:
             warnings.simplefilter("always")
             result |= coverage(posterior, test)
@@ -72,7 +67,7 @@ def run(cell: Cell) -> dict[str, Any]:
     result["warnings"] = messages(fit_warnings)
     result["forecast_warnings"] = messages(forecast_warnings)
     result["method"] = posterior.method
-    result["seconds"] = round(time.perf_counter() - start, 1)
+    result["seconds"] = round(fit_timer.wall, 1)
     return result
 
 
@@ -112,17 +107,6 @@ def messages(caught: list[warnings.WarningMessage]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def read(path: Path) -> pd.DataFrame:
-    """Return the finished cells, one row each; a line cut off by a kill is left out."""
-    cells = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            cells.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return pd.json_normalize(cells).reindex(columns=COLUMNS)
-
-
 def tables(cells: pd.DataFrame) -> str:
     """Return the means over seeds of each system, the refusals, and the share of low coverage."""
     refused = cells[cells.refused.notna()]
@@ -154,7 +138,7 @@ def tables(cells: pd.DataFrame) -> str:
 
 def main() -> None:
     """Run the cells that FILE does not have yet, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--systems", help="names separated by commas; all by default")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
@@ -163,21 +147,18 @@ def main() -> None:
     names = options.systems.split(",") if options.systems else list(SYSTEMS)
     if unknown := [name for name in names if name not in SYSTEMS]:
         parser.error(f"there is no system {unknown[0]!r}; there are {', '.join(SYSTEMS)}")
-    finished = set(read(options.out)[["system", "seed"]].itertuples(index=False, name=None))
+    finished = {(result["system"], result["seed"]) for result in read_cells(options.out)}
     # Seeds are the outer loop: a run that is killed has a few seeds of all systems.
     cells = [Cell(name, seed) for seed in range(options.seeds) for name in names]
     cells = [cell for cell in cells if cell not in finished]
-    with options.out.open("a") as file:
-        file.write("\n")  # after a line that was cut off
-        for place, result in run_tasks(cells, run, options.jobs):
-            if isinstance(result, Exception):
-                print(f"{cells[place]}: failed: {result!r}", file=sys.stderr, flush=True)
-                continue
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            print(f"{cells[place]}: {result.get('seconds')} s", file=sys.stderr, flush=True)
-    finished_cells = read(options.out)
-    print(tables(finished_cells[finished_cells.system.isin(names)]))
+    for number, result in run_tasks(cells, run, options.jobs):
+        if isinstance(result, Exception):
+            print(f"{cells[number]}: failed: {result!r}", file=sys.stderr, flush=True)
+            continue
+        append_cell(options.out, result)
+        print(f"{cells[number]}: {result.get('seconds')} s", file=sys.stderr, flush=True)
+    results = pd.json_normalize(read_cells(options.out)).reindex(columns=COLUMNS)
+    print(tables(results[results.system.isin(names)]))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""Milliseconds for value + gradient of `log_collapsed`, beside the bare matrix products of the same sizes.
+"""Milliseconds of value and gradient of `log_collapsed`, beside matrix products of the same sizes.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/density.py
+    python benchmarks/density.py
 
-The products are those of the chain rule: forward k(z,Z) from scaled dot products, A = k·L⁻ᵀ and AᵀA; backward, one
-each for A's share of AᵀA, for k's share of A and for the states' share of k. Four of the six are large, T·M². The least
-that will do is one of these less: the two backward ones can be A·(S·L⁻¹) for S the slope of AᵀA, since S·L⁻¹ is small.
-The exponentials, both Cholesky factors and their inverses are in neither. The density is timed with L⁻¹ to be found, as
-for one value of the parameters, and with L⁻¹ at hand, as along a trajectory of the sampler. All are timed in one run on
-one thread, alternately, and ratios are of the medians. A second part times a series of 100 000 steps and reports XLA's
-own count of temporary memory.
+The products are those of the chain rule: forward k(z, Z) from scaled dot products, A = k L⁻ᵀ and
+AᵀA; backward, one each for the share of A in AᵀA, of k in A and of the states in k. Four of the six
+are of size T M². The fewest products that suffice are one less: the two backward ones can be
+A (S L⁻¹), with S the gradient with respect to AᵀA, because S L⁻¹ is small. Exponentials, Cholesky
+factors and inverses are in neither.
+
+The density is timed with L⁻¹ to be computed, as for new parameters, and with L⁻¹ precomputed, as
+along a trajectory of the sampler. All are timed alternately on one thread, and ratios are of the
+medians. A second part times a series of 100 000 steps and reports XLA's temporary memory.
 """
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -25,6 +25,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import Timer, command_line
 
 from gpssm.data.series import Series
 from gpssm.model.bases import InducingPoints
@@ -34,110 +35,126 @@ from gpssm.model.means import Identity
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed
 
-jax.config.update("jax_enable_x64", True)
+ROWS = 500
+LONG_ROWS = 100_000
+NUM_INDUCING = 100
+STATE_DIM = 4
 REPEATS = 40
 
 
-def example(
-    length: int, num_inducing: int, state_dim: int, dtype: type
-) -> tuple[GPSSM, jax.Array, Series]:
-    """A model, states and a series of standard normal numbers."""
+def example(rows: int, dtype: type) -> tuple[GPSSM, jax.Array, Series]:
+    """Return a model, states and a series of standard normal numbers."""
     rng = np.random.default_rng(0)
-    dim = state_dim + 1
+    dim = STATE_DIM + 1
     model = GPSSM.create(
-        SquaredExponential.build(state_dim, dim, 0.5, 2.0),
-        InducingPoints(jnp.asarray(rng.normal(size=(num_inducing, dim)))),
+        SquaredExponential.build(STATE_DIM, dim, 0.5, 2.0),
+        InducingPoints(jnp.asarray(rng.normal(size=(NUM_INDUCING, dim)))),
         Identity(),
-        Gaussian.build(jnp.ones((1, state_dim)), jnp.zeros(1), jnp.ones(1)),
-        jnp.full((state_dim,), 0.3),
+        Gaussian.build(jnp.ones((1, STATE_DIM)), jnp.zeros(1), jnp.ones(1)),
+        jnp.full((STATE_DIM,), 0.3),
     )
     model = jax.tree.map(
         lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, model
     )
-    series = Series(y=rng.normal(size=(length, 1)), u=rng.normal(size=(length, 1)))
-    return model, jnp.asarray(rng.normal(size=(length + 1, state_dim)), dtype), series
+    series = Series(y=rng.normal(size=(rows, 1)), u=rng.normal(size=(rows, 1)))
+    return model, jnp.asarray(rng.normal(size=(rows + 1, STATE_DIM)), dtype), series
 
 
-def bare_products(
-    length: int, num_inducing: int, state_dim: int, dtype: type, least: bool
-) -> Callable[[], jax.Array]:
-    """The forward and backward products alone, on random matrices of the same sizes; one less if they are the least."""
+def matrix_products(dtype: type, fewest: bool) -> Callable[[], jax.Array]:
+    """Return a call of the products alone, on random matrices.
+
+    Parameters
+    ----------
+    dtype
+        Precision.
+    fewest
+        Whether to leave out the backward product that can be avoided.
+    """
     rng = np.random.default_rng(1)
 
     def random(*shape: int) -> jax.Array:
-        return jnp.asarray(rng.normal(size=(state_dim, *shape)), dtype)
+        return jnp.asarray(rng.normal(size=(STATE_DIM, *shape)), dtype)
 
-    scaled, points = random(length, state_dim + 1), random(num_inducing, state_dim + 1)
-    tall, square = random(length, num_inducing), random(num_inducing, num_inducing)
+    arrays = (
+        random(ROWS, STATE_DIM + 1),
+        random(NUM_INDUCING, STATE_DIM + 1),
+        random(ROWS, NUM_INDUCING),
+        random(NUM_INDUCING, NUM_INDUCING),
+    )
 
     @jax.jit
     def products(
-        scaled: jax.Array, points: jax.Array, tall: jax.Array, square: jax.Array
+        scaled: jax.Array, points: jax.Array, gain: jax.Array, factor: jax.Array
     ) -> jax.Array:
-        forward = [scaled @ points.mT, tall @ square, tall.mT @ tall]
-        backward = [tall @ square.mT, *([] if least else [tall @ (2 * square)]), tall @ points]
-        return sum(jnp.sum(one[:, 0, 0]) for one in [*forward, *backward])
+        results = [scaled @ points.mT, gain @ factor, gain.mT @ gain]
+        results += [gain @ factor.mT, gain @ points]
+        if not fewest:
+            results.append(gain @ (2 * factor))
+        return sum(jnp.sum(result[:, 0, 0]) for result in results)
 
-    return lambda: products(scaled, points, tall, square)
+    return lambda: products(*arrays)
 
 
-def milliseconds(*calls: Callable[[], object]) -> list[float]:
-    """The median time of each call, taken in turns."""
-    times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        jax.block_until_ready(call())
-    for _ in range(REPEATS):
-        for call, record in zip(calls, times, strict=True):
+def medians(*calls: Callable[[], object]) -> np.ndarray:
+    """Return the median milliseconds of each call, taken in turns."""
+    times = np.empty((REPEATS + 1, len(calls)))
+    for repeat in times:
+        for column, call in enumerate(calls):
             start = time.perf_counter()
             jax.block_until_ready(call())
-            record.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(record) for record in times]
+            repeat[column] = 1e3 * (time.perf_counter() - start)
+    return np.median(times[1:], axis=0)  # the first repeat compiles
 
 
-def compare(
-    chains: int, dtype: type, length: int = 500, num_inducing: int = 100, state_dim: int = 4
-) -> None:
-    """One row of the table."""
-    model, states, series = example(length, num_inducing, state_dim, dtype)
-    both = jax.value_and_grad(lambda x, m, s: log_collapsed(m, x, s))
-    many, sizes = jnp.stack([states] * chains), (length, num_inducing, state_dim, dtype)
-    density = eqx.filter_jit(lambda x, m, s: jax.lax.map(lambda one: both(one, m, s), x))
-    products, least, prepared = (
-        bare_products(*sizes, least=False),
-        bare_products(*sizes, least=True),
-        model.prepared(),
+def compare(chains: int, dtype: type) -> None:
+    """Print one row of the table."""
+    model, states, series = example(ROWS, dtype)
+    paths = jnp.stack([states] * chains)
+    value_and_gradient = jax.value_and_grad(
+        lambda x, model, series: log_collapsed(model, x, series)
     )
-    ours, ready, bare, fewer = milliseconds(
-        lambda: density(many, model, series),
-        lambda: density(many, prepared, series),
+    density = eqx.filter_jit(
+        lambda paths, *rest: jax.lax.map(lambda x: value_and_gradient(x, *rest), paths)
+    )
+    prepared = model.prepared()
+    products = matrix_products(dtype, fewest=False)
+    fewest = matrix_products(dtype, fewest=True)
+    times = medians(
+        lambda: density(paths, model, series),
+        lambda: density(paths, prepared, series),
         lambda: [products() for _ in range(chains)],
-        lambda: [least() for _ in range(chains)],
+        lambda: [fewest() for _ in range(chains)],
     )
-    times = "".join(f"{one:10.2f}" for one in (ours, ready, bare, fewer))
-    ratios = "".join(f"{one:10.2f}" for one in (ours / bare, ready / bare, ready / fewer))
-    print(f"{np.dtype(dtype).name:8} {chains:7d}{times}{ratios}")
+    ratios = (times[0] / times[2], times[1] / times[2], times[1] / times[3])
+    cells = "".join(f"{value:10.2f}" for value in (*times, *ratios))
+    print(f"{np.dtype(dtype).name:8} {chains:7d}{cells}")
 
 
-def long_series(length: int = 100_000, num_inducing: int = 100, state_dim: int = 4) -> None:
-    """Temporary memory and time of value + gradient for a long series."""
-    model, states, series = example(length, num_inducing, state_dim, np.float64)
+def long_series() -> None:
+    """Print temporary memory and time of value and gradient for a long series."""
+    model, states, series = example(LONG_ROWS, np.float64)
     arrays, static = eqx.partition(model, eqx.is_array)
-    both = jax.jit(
-        lambda x, a, s: jax.value_and_grad(lambda z: log_collapsed(eqx.combine(a, static), z, s))(x)
-    )
-    compiled = both.lower(states, arrays, series).compile()
-    start = time.perf_counter()
-    jax.block_until_ready(compiled(states, arrays, series))
-    memory = compiled.memory_analysis().temp_size_in_bytes / 1e6
-    print(
-        f"T={length}, M={num_inducing}, Dx={state_dim}: {time.perf_counter() - start:.2f} s, {memory:.0f} MB"
-    )
+
+    def density(x: jax.Array, arrays: GPSSM, series: Series) -> jax.Array:
+        return log_collapsed(eqx.combine(arrays, static), x, series)
+
+    program = jax.jit(jax.value_and_grad(density)).lower(states, arrays, series).compile()
+    with Timer() as timer:
+        jax.block_until_ready(program(states, arrays, series))
+    memory = program.memory_analysis().temp_size_in_bytes / 1e6
+    sizes = f"T={LONG_ROWS}, M={NUM_INDUCING}, Dx={STATE_DIM}"
+    print(f"{sizes}: {timer.wall:.2f} s, {memory:.0f} MB")
 
 
 def main() -> None:
     """Print both parts."""
-    print("T=500, M=100, Dx=4, Du=1: value + gradient of log_collapsed, one thread")
-    names = ("density", "at hand", "products", "least", "ratio", "at hand", "to least")
+    command_line(__doc__).parse_args()
+    jax.config.update("jax_enable_x64", True)
+    print(
+        f"T={ROWS}, M={NUM_INDUCING}, Dx={STATE_DIM}, Du=1: value and gradient of log_collapsed, "
+        "one thread"
+    )
+    names = ("density", "prepared", "products", "fewest", "ratio", "prepared", "to fewest")
     print(f"{'dtype':8} {'chains':>7}" + "".join(f"{name:>10}" for name in names))
     for dtype in (np.float64, np.float32):
         for chains in (1, 16):

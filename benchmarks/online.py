@@ -1,43 +1,51 @@
 """Learning row by row: the recursive filter of `rgpssm` beside `Posterior.learn` and `condition`.
 
-    OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/online.py [dryer] [--rows 300]
+    GPSSM_DATA=... python benchmarks/online.py [dryer] [--rows 300]
 
 The training half is fitted with four states and 50 inducing points, by `rgpssm` and by `quick`. The
 rows of the test half then come one at a time:
 
-    rgpssm            its own filter goes on, and goes on adding and removing inducing points
+    rgpssm            the filter of the method, which adds and removes inducing points
     rgpssm, learn     `learn` continues from its posterior
-    quick, learn      the same from the posterior of `quick`
+    quick, learn      `learn` continues from the posterior of `quick`
     quick, condition  only the state is filtered, the function stays
 
 From every tenth row 30 steps are forecast, with 1000 paths. Figures are means over the origins; ms
 is the median CPU time of a row, without the forecasts and once everything is compiled.
 """
 
-import os
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-import argparse
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from common import Timer, command_line
 
 import gpssm
 from gpssm.methods import rgpssm
 from gpssm.posterior.forecast import Forecast
 
-HORIZON, STEP, PATHS, DRAWS = 30, 10, 1000, 100
-FIGURES = ("rmse", "crps", "coverage_90")
+HORIZON = 30
+STEP = 10  # rows between origins
+PATHS = 1000
+DRAWS = 100
+SCORES = ("rmse", "crps", "coverage_90")
+# CPU seconds of a row, and the forecast from it if it is an origin.
+Rows = Iterator[tuple[float, Forecast | None]]
 
 
-def recursive(
-    posterior: gpssm.Posterior, test: gpssm.Series, budget: int
-) -> Iterator[tuple[float, Forecast | None]]:
-    """CPU seconds of each row of the filter of `rgpssm`, and the forecast before it at an origin."""
+def recursive(posterior: gpssm.Posterior, test: gpssm.Series, budget: int) -> Rows:
+    """Yield the seconds and forecasts of the filter of `rgpssm`.
+
+    Parameters
+    ----------
+    posterior
+        A posterior of `rgpssm`.
+    test
+        The rows that follow.
+    budget
+        Largest number of inducing points.
+    """
     dynamics, locations = rgpssm.as_dynamics(posterior.model)
     points = rgpssm.PointSet.of(dynamics, locations, budget + 1)
     scaler = posterior.dataset.scaler
@@ -53,9 +61,9 @@ def recursive(
             forecast = replace(
                 template, paths=scaler.unscale_mean(paths), moments=None, moments_ahead=None
             )
-        began = time.process_time()
-        belief, points, _ = rgpssm.advance(dynamics, belief, points, u, y, novelty)
-        yield time.process_time() - began, forecast
+        with Timer() as timer:
+            belief, points, _ = rgpssm.advance(dynamics, belief, points, u, y, novelty)
+        yield timer.cpu, forecast
 
 
 def simulate(
@@ -65,12 +73,14 @@ def simulate(
     inputs: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Paths of the outputs, each with a draw of (x, v) from the belief."""
-    width, linear = dynamics.state_dim, dynamics.linear
+    """Simulate paths of the outputs, each with a draw of (x, v) from the belief."""
+    state_dim = dynamics.state_dim
+    linear = dynamics.linear
     values, vectors = np.linalg.eigh(belief.covariance)
     normal = rng.standard_normal((PATHS, len(values))) * np.sqrt(np.maximum(values, 0.0))
     draws = belief.mean + normal @ vectors.T
-    x, weights = draws[:, :width], draws[:, width:].reshape(PATHS, width, -1)
+    x = draws[:, :state_dim]
+    weights = draws[:, state_dim:].reshape(PATHS, state_dim, -1)
     outputs = []
     for u in inputs:
         z = np.hstack([x, np.broadcast_to(u, (PATHS, len(u)))])
@@ -83,25 +93,23 @@ def simulate(
     return np.stack(outputs, 1)
 
 
-def extended(
-    posterior: gpssm.Posterior, test: gpssm.Series, relearn: str | None
-) -> Iterator[tuple[float, Forecast | None]]:
-    """CPU seconds of each row of `extend`, and the forecast before it at an origin."""
+def extended(posterior: gpssm.Posterior, test: gpssm.Series, relearn: str | None) -> Rows:
+    """Yield the seconds and forecasts of `Posterior.extend`, row by row."""
     posterior = posterior.thinned(DRAWS)
     for row in range(len(test)):
         forecast = None
         if row % STEP == 0:
             ahead = test.u[row : row + HORIZON]
             forecast = posterior.forecast(len(ahead), ahead, num_paths=PATHS, seed=row)
-        began = time.process_time()
-        posterior = posterior.extend(test[row : row + 1], relearn=relearn)
-        yield time.process_time() - began, forecast
+        with Timer() as timer:
+            posterior = posterior.extend(test[row : row + 1], relearn=relearn)
+        yield timer.cpu, forecast
 
 
 def main() -> None:
-    """Fit, and go along the test rows in each way."""
+    """Fit, and follow the test rows with each method."""
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description="Learning row by row.")
+    parser = command_line(__doc__)
     parser.add_argument("dataset", nargs="?", default="dryer")
     parser.add_argument("--rows", type=int, default=300, help="rows of the test half")
     parser.add_argument("--points", type=int, default=50)
@@ -110,25 +118,25 @@ def main() -> None:
     test = test[: options.rows]
     fits = {}
     for method in ("rgpssm", "quick"):
-        began = time.process_time()
         settings = {"state_dim": 4, "num_inducing": options.points, "progress": False}
-        fits[method] = gpssm.fit(train, method=method, **settings)
-        print(f"{options.dataset}: {method} took {time.process_time() - began:.0f} CPU s")
-    ways = {
+        with Timer() as timer:
+            fits[method] = gpssm.fit(train, method=method, **settings)
+        print(f"{options.dataset}: {method} took {timer.cpu:.0f} CPU s")
+    filters = {
         "rgpssm": recursive(fits["rgpssm"], test, options.points),
         "rgpssm, learn": extended(fits["rgpssm"], test, "weights"),
         "quick, learn": extended(fits["quick"], test, "weights"),
         "quick, condition": extended(fits["quick"], test, None),
     }
-    print(f"{'':<18}" + "".join(f"{figure:>12}" for figure in (*FIGURES, "ms")))
-    for name, rows in ways.items():
+    print(f"{'':<18}" + "".join(f"{name:>12}" for name in (*SCORES, "ms")))
+    for name, rows in filters.items():
         seconds, forecasts = zip(*rows, strict=True)
         scores = [
             forecast.score(test[origin : origin + HORIZON])
             for origin, forecast in enumerate(forecasts)
             if forecast is not None and origin + HORIZON <= len(test)
         ]
-        means = [np.mean([score[figure] for score in scores]) for figure in FIGURES]
+        means = [np.mean([score[column] for score in scores]) for column in SCORES]
         means.append(1000 * np.median(seconds))
         print(f"{name:<18}" + "".join(f"{mean:>12.4g}" for mean in means), flush=True)
 

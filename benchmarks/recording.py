@@ -5,15 +5,14 @@
     python benchmarks/recording.py check recording.npz ffvd lmc    # some of the cases
 
 Every method of the registry is run once on 40 rows, and `ffvd` also on other kinds of data and
-models, with the verbs of a posterior. A case is "equal" if all of its arrays are equal bit for bit,
-"equal to 1e-10" if they differ by rounding alone, and "different" otherwise. The exit status is 1 if
-a case is different or fails. The numbers depend on the processor and on the version of JAX: record
-and check on the same machine.
+models, with the methods that extend a posterior. A case is "equal" if all of its arrays are equal
+bit for bit, "equal to 1e-10" if they differ by rounding alone, and "different" otherwise. The exit
+status is 1 if a case is different or fails. The numbers depend on the processor and on the version
+of JAX: record and check on the same machine.
 """
 
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from common import Timer, command_line
 
 import gpssm
 from gpssm.data.series import Series
@@ -45,25 +45,25 @@ Arrays = dict[str, np.ndarray]
 
 
 def tank(rows: int = ROWS, seed: int = 0) -> Series:
-    """A tank with a saturating inlet: y_t = .8 y_{t-1} + tanh(u_{t-1}) + noise."""
-    generator = np.random.default_rng(seed)
-    u = np.repeat(generator.normal(size=rows // 4 + 1), 4)[:rows]
+    """Simulate a tank with a saturating inlet: y_t = .8 y_{t-1} + tanh(u_{t-1}) + noise."""
+    rng = np.random.default_rng(seed)
+    u = np.repeat(rng.normal(size=rows // 4 + 1), 4)[:rows]
     y = np.zeros(rows)
     for t in range(1, rows):
         y[t] = 0.8 * y[t - 1] + np.tanh(u[t - 1])
-    return Series(y + 0.1 * generator.normal(size=rows), u)
+    return Series(y + 0.1 * rng.normal(size=rows), u)
 
 
 def with_gaps() -> Series:
-    """The tank without the outputs of some rows."""
+    """Simulate the tank without the outputs of some rows."""
     series = tank()
     y = series.y.copy()
     y[10:14] = np.nan
     return Series(y, series.u)
 
 
-def pendulum() -> gpssm.Physics:
-    """A cart with an unknown friction, as physics with an unknown part."""
+def cart() -> gpssm.Physics:
+    """Return the physics of a cart whose friction is unknown."""
 
     def step(x: Any, u: Any, parameters: Any) -> Any:
         return jnp.stack([0.8 * x[0] + parameters["gain"] * u[0]])
@@ -85,7 +85,7 @@ def fit(series: Any = None, **settings: Any) -> gpssm.Posterior:
 
 
 def arrays(posterior: gpssm.Posterior) -> Arrays:
-    """The draws, their log targets and a forecast."""
+    """Return the draws, their log targets and a forecast."""
     draws = posterior.draws
     u = np.linspace(-1.0, 1.0, 8)[:, None] if posterior.dataset.inputs else None
     forecast = posterior.forecast(8, u, num_paths=20)
@@ -106,14 +106,14 @@ def recorded_fit(series: Callable[[], Any] = tank, **settings: Any) -> Callable[
 
 
 def physics() -> Arrays:
-    """The physics, which say themselves what the model is."""
+    """Fit the physics, which determine the number of states and the likelihood."""
     settings = {name: SMALL[name] for name in SMALL if name not in ("state_dim", "num_inducing")}
     settings = {**settings, "start": "auto", "likelihood": "auto"}
-    return arrays(gpssm.fit(tank(), physics=pendulum(), **settings))
+    return arrays(gpssm.fit(tank(), physics=cart(), **settings))
 
 
-def rows_that_follow() -> Arrays:
-    """The verbs that take new rows, and a file."""
+def extensions() -> Arrays:
+    """Call the methods that take new rows, and write and read a file."""
     posterior = fit()
     later = tank(60)
     rows = Series(later.y[ROWS:], later.u[ROWS:])
@@ -131,8 +131,8 @@ def rows_that_follow() -> Arrays:
         "predict": {"paths": posterior.predict(rows, 3, num_paths=20).paths},
     }
     return {
-        f"{verb}: {name}": value
-        for verb, result in results.items()
+        f"{method}: {name}": value
+        for method, result in results.items()
         for name, value in result.items()
     }
 
@@ -150,54 +150,52 @@ CASES: dict[str, Callable[[], Arrays]] = {
     "lmc": recorded_fit(coupling="lmc", rank=1),
     "hammerstein": recorded_fit(coupling="hammerstein"),
     "abs": recorded_fit(likelihood="abs", hyper="sample"),
-    "verbs": rows_that_follow,
+    "extensions": extensions,
 }
 
 
-def compare(now: Arrays, before: Arrays) -> str:
+def compare(new: Arrays, before: Arrays) -> str:
     """Return how two results of a case differ."""
-    if now.keys() != before.keys():
-        return f"different: arrays {sorted(now.keys() ^ before.keys())}"
-    if all(np.array_equal(now[name], before[name], equal_nan=True) for name in now):
+    if new.keys() != before.keys():
+        return f"different: arrays {sorted(new.keys() ^ before.keys())}"
+    if all(np.array_equal(new[name], before[name], equal_nan=True) for name in new):
         return "equal"
-    for name in now:
-        if now[name].shape != before[name].shape:
-            return f"different: {name} has shape {now[name].shape}, not {before[name].shape}"
-        if not np.allclose(now[name], before[name], TOLERANCE, TOLERANCE, equal_nan=True):
-            gap = np.nanmax(np.abs(now[name] - before[name]))
+    for name in new:
+        if new[name].shape != before[name].shape:
+            return f"different: {name} has shape {new[name].shape}, not {before[name].shape}"
+        if not np.allclose(new[name], before[name], TOLERANCE, TOLERANCE, equal_nan=True):
+            gap = np.nanmax(np.abs(new[name] - before[name]))
             return f"different: {name} by up to {gap:.2g}"
     return "equal to 1e-10"
 
 
 def main() -> int:
     """Record or check the cases named on the command line, or all of them."""
-    command, path, *names = sys.argv[1:]
-    if command not in ("record", "check"):
-        raise SystemExit("usage: recording.py record|check FILE [case ...]")
+    parser = command_line(__doc__)
+    parser.add_argument("command", choices=["record", "check"])
+    parser.add_argument("path", type=Path, metavar="FILE")
+    parser.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     stored: Arrays = {}
-    if command == "check":
-        with np.load(path) as file:
+    if options.command == "check":
+        with np.load(options.path) as file:
             stored = dict(file)
     failed = False
     results: Arrays = {}
-    for case in names or CASES:
-        began = time.process_time()
-        now = {name: np.asarray(array) for name, array in CASES[case]().items()}
-        results |= {f"{case} | {name}": array for name, array in now.items()}
+    for case in options.cases:
+        prefix = f"{case} | "
+        with Timer() as timer:
+            arrays = {f"{prefix}{name}": np.asarray(leaf) for name, leaf in CASES[case]().items()}
+        results |= arrays
         verdict = "recorded"
-        if command == "check":
-            prefix = f"{case} | "
-            before = {
-                name.removeprefix(prefix): array
-                for name, array in stored.items()
-                if name.startswith(prefix)
-            }
-            verdict = compare(now, before)
+        if options.command == "check":
+            before = {name: leaf for name, leaf in stored.items() if name.startswith(prefix)}
+            verdict = compare(arrays, before)
         failed = failed or verdict.startswith("different")
-        print(f"{case:20} {verdict} ({time.process_time() - began:.0f} s)", flush=True)
-    if command == "record":
-        np.savez(path, **results)
+        print(f"{case:20} {verdict} ({timer.cpu:.0f} s)", flush=True)
+    if options.command == "record":
+        np.savez(options.path, **results)
     return int(failed)
 
 

@@ -1,40 +1,31 @@
-"""What a row costs, from a thousand of them to a million: time and memory of the parts of an iteration of `ffvd`.
+"""Time and memory of the parts of an iteration of `ffvd`, from a thousand rows to a million.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/scale.py [--rows 1000 10000 100000] [--states 4] [--points 50] [--no-run]
-    GPSSM_DATA=... python benchmarks/scale.py --emps 24841 [--start em] [--chains 4] [--windows 8] [--keep-states 1000]
+    python benchmarks/scale.py [--rows 1000 10000 100000] [--states 4] [--points 50] [--no-run]
 
-The first draws series of so many rows from a linear model that turns and dies away, builds the model that a fit would
-build around it, and prints, for one chain on the device that JAX finds, microseconds a row of
+Series are simulated from a stable, rotating linear model, around which the model of a fit is built.
+For one chain on the device that JAX finds, the table has microseconds per row of
 
-    whitening    the sampler's coordinates found anew, as happens six times in a warm-up
-    gradient     one of the log density of the states, in these coordinates
-    learning     an iteration in the first part of the warm-up: trajectory, noises, a step of the kernel's parameters
+    whitening    new coordinates of the sampler, computed six times in a warm-up
+    gradient     one gradient of the log density of the states, in these coordinates
+    learning     an iteration at the start of the warm-up: trajectory, noises, kernel parameters
     sampling     an iteration after the warm-up, with all moves of the noises
 
-the best of three calls after a first one, and gigabytes of XLA's temporaries and of what a call takes and gives; then
-how many gradients the trajectories of the last two had.
-`--no-run` prints the memory alone: a million rows can then be looked at on a small machine.
-
-The second fits so many rows of `emps` with four states and all defaults but those named, and prints the seconds of its
-parts, the memory of the process, and the error of a simulation through as many rows of the test record.
+as the best of three calls after a first one, gigabytes of XLA's temporaries and of arguments and
+results, and the number of gradients in the trajectories of the last two. `--no-run` prints the
+memory only, so that a million rows can be examined on a small machine.
 """
 
 import argparse
-import os
 import resource
 import time
-import warnings
 from collections.abc import Callable
-from typing import Any
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import command_line
 
-import gpssm
-from gpssm.core import loops
 from gpssm.core.runtime import OPTIONS
 from gpssm.data.series import Series
 from gpssm.fitting.fit import build_model
@@ -46,173 +37,138 @@ from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed
 from gpssm.starts.build import assign_roles
 
-REPEATS, GRADIENTS = 3, 11
-PROCESS_STD, NOISE_STD = 0.1, 0.1
-PATHS = 4_500_000  # rows of a simulation, over all its paths: more take more memory than they tell
+REPEATS = 3
+GRADIENTS = 11
+NOISE_STD = 0.1  # of states and outputs
+
+
+class Program(NamedTuple):
+    """A compiled program and its memory in gigabytes."""
+
+    call: Callable[..., Any]
+    temporaries: float
+    arrays: float
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *shapes: Any) -> "Program":
+        """Compile a function for arguments, or shapes, like these."""
+        program = jax.jit(function, compiler_options=OPTIONS).lower(*shapes).compile()
+        memory = program.memory_analysis()
+        arrays = memory.argument_size_in_bytes + memory.output_size_in_bytes
+        return cls(program, memory.temp_size_in_bytes / 1e9, arrays / 1e9)
 
 
 def example(rows: int, states: int, points: int) -> tuple[GPSSM, np.ndarray, list[Series]]:
-    """A series from a linear model, its states, and the model that `fit` would build around them."""
+    """Return the model of a fit to a simulated linear model, its states, and the series."""
     rng = np.random.default_rng(0)
-    transition = 0.95 * np.linalg.qr(rng.normal(size=(states, states)))[0]
-    control, u = 0.3 * rng.normal(size=(states, 1)), rng.normal(size=(rows, 1))
-    pushes = u @ control.T + PROCESS_STD * rng.normal(size=(rows, states))
+    A = 0.95 * np.linalg.qr(rng.normal(size=(states, states)))[0]
+    B = 0.3 * rng.normal(size=(states, 1))
+    u = rng.normal(size=(rows, 1))
+    increments = u @ B.T + NOISE_STD * rng.normal(size=(rows, states))
     path = np.zeros((rows + 1, states))
     for row in range(rows):
-        path[row + 1] = transition @ path[row] + pushes[row]
+        path[row + 1] = A @ path[row] + increments[row]
     series = [Series(y=path[1:, :1] + NOISE_STD * rng.normal(size=(rows, 1)), u=u)]
-    noises = (PROCESS_STD**2 * np.eye(states), np.full(1, NOISE_STD))
-    linear = LinearSSM(
-        *map(
-            jnp.asarray,
-            (transition, control, np.zeros(states), np.eye(1, states), np.zeros(1), *noises),
-        )
+    parameters = (
+        *(A, B, np.zeros(states)),
+        *(np.eye(1, states), np.zeros(1)),
+        *(NOISE_STD**2 * np.eye(states), np.full(1, NOISE_STD)),
     )
-    start = LinearFit.of(linear, [path], series)
-    return assign_roles(build_model(series, states, points, linear=start), Spec()), path, series
+    linear = LinearFit.of(LinearSSM(*map(jnp.asarray, parameters)), [path], series)
+    return assign_roles(build_model(series, states, points, linear=linear), Spec()), path, series
 
 
 def compare(rows: int, states: int, points: int, run: bool) -> None:
-    """The lines of the table for one length."""
+    """Print the lines of the table for one length."""
     model, path, series = example(rows, states, points)
-    settings, key, centre = FFVD(), jax.random.key(0), jnp.asarray(path)
-    method, series = settings.build(model, (path,)), jax.tree.map(jnp.asarray, series)
+    settings = FFVD()
+    key = jax.random.key(0)
+    centre = jnp.asarray(path)
+    method = settings.build(model, (path,))
+    series = jax.tree.map(jnp.asarray, series)
+
+    def whitened(centre: jax.Array, series: list[Series]) -> Whitening:
+        return whiten(model, centre, series, settings.rank)
 
     def trajectory(whitening: Whitening, position: jax.Array, series: list[Series]) -> jax.Array:
-        coordinates, prepared = whitening.at(model), model.prepared()
+        coordinates = whitening.at(model)
+        prepared = model.prepared()
 
         def log_density(position: jax.Array) -> jax.Array:
             return log_collapsed(prepared, unstack(coordinates.to_states(position), series), series)
 
-        def turn(at: jax.Array, _: None) -> tuple[jax.Array, None]:
-            return at + 1e-6 * jax.grad(log_density)(at), None
+        def ascend(position: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return position + 1e-6 * jax.grad(log_density)(position), None
 
-        return jax.lax.scan(turn, position, None, length=GRADIENTS)[0]
+        return jax.lax.scan(ascend, position, None, length=GRADIENTS)[0]
 
-    def find(centre: jax.Array, series: list[Series]) -> Whitening:
-        return whiten(model, centre, series, settings.rank)
-
-    program, size = compiled(find, centre, series)
-    whitening = line(rows, "whitening", size, program, (centre, series), run)
-    given = (jax.eval_shape(find, centre, series), jnp.zeros(centre.size), series)
-    program, size = compiled(trajectory, *given)
-    line(rows, "gradient", size, program, (whitening, *given[1:]), run, GRADIENTS)
+    program = Program.of(whitened, centre, series)
+    whitening = report(rows, "whitening", program, (centre, series), run)
+    origin = jnp.zeros(centre.size)
+    program = Program.of(trajectory, jax.eval_shape(whitened, centre, series), origin, series)
+    report(rows, "gradient", program, (whitening, origin, series), run, GRADIENTS)
     del whitening
-    program, size = compiled(method.step, key, jax.eval_shape(method.init, key, series), series)
+    program = Program.of(method.step, key, jax.eval_shape(method.init, key, series), series)
     carry = None
     if run:
         carry = jax.jit(method.init)(key, series)
-        carry = program(key, carry, series)[0]  # with the first whitening in it
-    found = [line(rows, "learning", size, program, (key, carry, series), run)]
+        carry = program.call(key, carry, series)[0]  # with the first whitening in it
+    learning = report(rows, "learning", program, (key, carry, series), run)
     if run:
         carry = carry._replace(iteration=jnp.asarray(settings.num_warmup, carry.iteration.dtype))
-    found += [line(rows, "sampling", size, program, (key, carry, series), run)]
+    sampling = report(rows, "sampling", program, (key, carry, series), run)
     if run:
-        print("gradients of their trajectories:", *(int(info.gradients) for _, info in found))
+        gradients = (int(info.gradients) for _, info in (learning, sampling))
+        print("gradients of their trajectories:", *gradients)
 
 
-def compiled(function: Callable[..., Any], *given: Any) -> tuple[Callable[..., Any], str]:
-    """The program for arguments, or shapes, like these, and the gigabytes it takes."""
-    program = jax.jit(function, compiler_options=OPTIONS).lower(*given).compile()
-    memory = program.memory_analysis()
-    kept = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    return program, f"{memory.temp_size_in_bytes / 1e9:12.3f}{kept / 1e9:12.3f}"
-
-
-def line(
-    rows: int,
-    name: str,
-    size: str,
-    program: Callable[..., Any],
-    given: tuple[Any, ...],
-    run: bool,
-    times: int = 1,
+def report(
+    rows: int, name: str, program: Program, arguments: tuple[Any, ...], run: bool, repeats: int = 1
 ) -> Any:
-    """A line of the table, and what the program gives."""
-    found, best = None, float("nan")
+    """Print a line of the table, and return the result of the program.
+
+    Parameters
+    ----------
+    rows, name
+        Number of rows, and name of the part.
+    program, arguments
+        What is called.
+    run
+        Whether to call it.
+    repeats
+        How often the program repeats the part.
+    """
+    result = None
+    best = float("nan")
     for _ in range(1 + REPEATS if run else 0):
-        began = time.perf_counter()
-        found = jax.block_until_ready(program(*given))
-        best = np.fmin(best, (time.perf_counter() - began) / times)
+        start = time.perf_counter()
+        result = jax.block_until_ready(program.call(*arguments))
+        best = np.fmin(best, (time.perf_counter() - start) / repeats)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"{rows:8d}  {name:10}{1e6 * best / rows:12.2f}{1e3 * best:12.2f}{size}{peak:12.2f}",
+        f"{rows:8d}  {name:10}{1e6 * best / rows:12.2f}{1e3 * best:12.2f}"
+        f"{program.temporaries:12.3f}{program.arrays:12.3f}{peak:12.2f}",
         flush=True,
     )
-    return found
-
-
-def fit_emps(rows: int, **settings: Any) -> None:
-    """The timed fit."""
-    train, test = gpssm.datasets.load_records("emps")
-    train, test = train[:rows], test[:rows]
-    began = time.perf_counter()
-    posterior = gpssm.fit(train, state_dim=4, progress="plain", **settings)
-    total, parts = time.perf_counter() - began, posterior.seconds
-    print(
-        f"{rows} rows, {posterior.num_chains} chains, start {posterior.spec.start}: {total:.0f} s"
-    )
-    print(f"start {parts.setup:.0f}, compile {parts.compile:.0f}, run {parts.run:.0f} s")
-    known = test.window
-    paths = max(1, min(1000, PATHS // len(test)))
-    began = time.perf_counter()
-    free = posterior.simulate(test.u[known:], warmup=test[:known], num_paths=paths)
-    error = float(np.sqrt(np.mean((free.mean - test.y[known:]) ** 2)))
-    print(
-        f"simulation of {len(test) - known} rows of the test record: RMSE {1000 * error:.2f} mm",
-        end=", ",
-    )
-    print(f"{time.perf_counter() - began:.0f} s for {paths} paths")
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
+    return result
 
 
 def main() -> None:
-    """Print the table, or time the fit."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Print the table."""
+    parser = command_line(__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=[1000, 10_000, 100_000])
     parser.add_argument("--states", type=int, default=4)
     parser.add_argument("--points", type=int, default=50)
-    parser.add_argument(
-        "--chunk", type=int, help="rows of a chunk of time, in place of the device's own number"
-    )
-    parser.add_argument("--no-run", action="store_true", help="memory alone")
-    parser.add_argument(
-        "--emps", type=int, metavar="ROWS", help="fit so many rows of `emps` instead"
-    )
-    parser.add_argument("--start", default="auto")
-    parser.add_argument("--noise", default="auto")
-    parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--warmup", type=int)
-    parser.add_argument("--draws", type=int)
-    parser.add_argument("--windows", type=int, default=1)
-    parser.add_argument("--keep-states", type=int)
-    given = parser.parse_args()
-    if given.chunk is not None:
-        loops.CHUNK = loops.CHUNK_ON_GPU = given.chunk
-    if given.emps is not None:
-        warnings.simplefilter("ignore")  # of convergence, which is not what is measured
-        numbers = {"num_chains": given.chains, "num_warmup": given.warmup, "num_draws": given.draws}
-        keep = "auto" if given.keep_states is None else given.keep_states
-        fit_emps(
-            given.emps,
-            start=given.start,
-            noise=given.noise,
-            windows=given.windows,
-            keep_states=keep,
-            **numbers,
-        )
-        return
+    parser.add_argument("--run", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(
-        f"{jax.devices()[0].device_kind}, {given.states} states, {given.points} points; microseconds a row,"
+        f"{jax.devices()[0].device_kind}, {options.states} states, {options.points} points; "
+        "microseconds a row, milliseconds,"
     )
-    print(
-        "milliseconds, GB of temporaries, GB of arguments and results, GB of the process at its peak"
-    )
-    for rows in given.rows:
-        compare(rows, given.states, given.points, not given.no_run)
+    print("GB of temporaries, GB of arguments and results, GB of the process at its peak")
+    for rows in options.rows:
+        compare(rows, options.states, options.points, options.run)
 
 
 if __name__ == "__main__":

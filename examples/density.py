@@ -1,4 +1,4 @@
-"""From a series to the free-form posterior density: simulate, scale, build, evaluate, differentiate."""
+"""From a series to the free-form posterior density and its gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def main() -> None:
-    """Take a few gradient steps on the collapsed density, starting from the states of the linear model."""
+    """Take a few gradient steps on the collapsed density, from the states of the linear model."""
     simulated = gpssm.datasets.simulate("duffing", num_steps=200, seed=1)
     train, _ = simulated.series.split(0.5)
     series = gpssm.Scaler.fit(train).scale(train)

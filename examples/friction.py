@@ -1,11 +1,11 @@
-"""Physics with one unknown function: the friction of a positioning stage as a function of its speed.
+"""Physics with one unknown function: the friction of a stage as a function of its speed.
 
-    q_{t+1} = q_t + dt v_t                                              position
-    v_{t+1} = v_t + dt (k V_t − friction(v_t)) + noise                  speed; V is the motor's voltage
+    q_{t+1} = q_t + dt v_t                                position
+    v_{t+1} = v_t + dt (k V_t − friction(v_t)) + noise    speed; V is the motor's voltage
 
-The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, or a download). k is a parameter
-to be learned and the friction a Gaussian process of the speed. The model is fitted to one record and
-simulates the other from its voltages and first rows.
+The stage is the benchmark EMPS (datasets `emps` and `emps-pulses`: GPSSM_DATA, or a download). k is
+a parameter to be learned and the friction a Gaussian process of the speed. The model is fitted to
+one record and simulates the other from its voltages and first rows.
 
     python examples/friction.py [--out FILE] [--every 20] [--quick]
 """
@@ -24,7 +24,10 @@ QUICK = {"num_chains": 1, "num_warmup": 20, "num_draws": 10}
 
 
 def coarse(record: gpssm.Series, every: int) -> gpssm.Series:
-    """Decimate the record; v_t is the mean speed over a row and responds to the voltages around its end."""
+    """Decimate the record, and average inputs.
+
+    v_t is the mean speed over a row and responds to the voltages around its end.
+    """
     rows = record.decimated(every)
     following = np.concatenate([rows.u[1:], rows.u[-1:]])
     return dataclasses.replace(rows, u=0.5 * (rows.u + following))
@@ -91,15 +94,15 @@ def main() -> None:
         progress=False,
         **(QUICK if options.quick else {"num_chains": 2, "num_warmup": 300, "num_draws": 100}),
     )
-    given = 2  # rows that determine the initial state
-    simulation = posterior.simulate(test.u[given:], warmup=test[:given])
+    start = 2  # rows that determine the initial state
+    simulation = posterior.simulate(test.u[start:], warmup=test[:start])
     # --8<-- [end:fit]
-    rmse = 1e3 * np.sqrt(np.mean((simulation.mean - test.y[given:]) ** 2))
+    rmse = 1e3 * np.sqrt(np.mean((simulation.mean - test.y[start:]) ** 2))
     low, high = simulation.interval(0.9)
-    inside = np.mean((test.y[given:] >= low) & (test.y[given:] <= high))
-    print(
-        f"{len(train)} rows of {1e3 * STEP * options.every:.0f} ms; gain {float(_gain(posterior)):.4f} m/s² per volt"
-    )
+    inside = np.mean((test.y[start:] >= low) & (test.y[start:] <= high))
+    gain = float(_gain(posterior))
+    interval = 1e3 * STEP * options.every
+    print(f"{len(train)} rows of {interval:.0f} ms; gain {gain:.4f} m/s² per volt")
     print(f"simulation of the other record: RMSE {rmse:.2f} mm, 90 % intervals cover {inside:.0%}")
     speeds = np.linspace(-0.18, 0.18, 121)
     draw(speeds, *friction_of(posterior, speeds), options.out)

@@ -1,13 +1,14 @@
 """Model predictive control: a pump keeps a tank close to its rim without overflowing.
 
-The level of a tank with an outlet follows dh = a·pump − b·√h with noise and is measured with noise. A
-model learns these dynamics from a record. Then, in closed loop, `condition` processes each measurement, the
-next pump rates are optimised over the paths of the forecast (`rollout`), and the first rate is applied.
+The level of a tank with an outlet follows dh = a·pump − b·√h with noise and is measured with noise.
+A model learns these dynamics from a record. Then, in closed loop, `condition` processes each
+measurement, the next pump rates are optimised over the paths of the forecast (`rollout`), and the
+first rate is applied.
 
-    minimise over u   mean over paths and steps of (level − target)² + small multiple of (change of u)²
+    minimise over u   mean over paths and steps of (level − target)² + .02 (change of u)²
     such that         P(level ≤ limit) ≥ 0.9 at each step, 0 ≤ u ≤ 2
 
-The probability is that over paths: a high cost is put on a 90 % quantile of the paths above the limit.
+The probability is that over paths: a 90 % quantile of the paths above the limit has a high cost.
 
     python examples/mpc.py [--quick] [--out figure.png]
 """
@@ -39,7 +40,8 @@ def flow(level: float, pump: float, rng: np.random.Generator) -> float:
 
 def record(rows: int, rng: np.random.Generator) -> gpssm.Series:
     """An experiment in which the pump rate changes every few rows."""
-    level, levels = 1.0, []
+    level = 1.0
+    levels = []
     pumps = np.repeat(rng.uniform(LOWEST, HIGHEST, rows // 8 + 1), 8)[:rows]
     for pump in pumps:
         level = flow(level, pump, rng)
@@ -83,34 +85,32 @@ def make_planner(rollout: Rollout) -> Callable[[StateEnsemble, jax.Array, jax.Ar
 def control(
     posterior: gpssm.Posterior, rows: int, num_paths: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Run the closed loop; return levels, pump rates, and the seconds per row of filter and search."""
-    history, now = posterior.dataset.experiments[-1], posterior
+    """Run the closed loop; return levels, pump rates, and seconds per row of filter and search."""
+    history = posterior.dataset.experiments[-1]
     level = float(history.y[-1, 0])
+    levels = []
+    pumps = []
+    seconds = []
     with jax.enable_x64(True):
         rollout = posterior.rollout(num_paths)
-        plan, free, before = (
-            make_planner(rollout),
-            jnp.zeros(HORIZON),
-            jnp.asarray(history.u[-1, 0]),
-        )
-        levels, pumps, seconds = [], [], []
+        plan = make_planner(rollout)
+        free = jnp.zeros(HORIZON)
+        before = jnp.asarray(history.u[-1, 0])
         for _ in range(rows):
-            began = time.perf_counter()
-            free = plan(rollout.states_of(now), free, before)
+            start = time.perf_counter()
+            free = plan(rollout.states_of(posterior), free, before)
             before = LOWEST + (HIGHEST - LOWEST) * jax.nn.sigmoid(free[0])
-            pump, searched = float(before), time.perf_counter()
+            pump = float(before)
+            planned = time.perf_counter()
             level = flow(level, pump, rng)
-            now = now.condition(
-                gpssm.Series(
-                    [[level + SENSOR * rng.normal()]], [[pump]], outputs="level", inputs="pump"
-                )
-            )
-            seconds.append((time.perf_counter() - searched, searched - began))
+            measured = [[level + SENSOR * rng.normal()]]
+            row = gpssm.Series(measured, [[pump]], outputs="level", inputs="pump")
+            posterior = posterior.condition(row)
+            seconds.append((time.perf_counter() - planned, planned - start))
             levels.append(level)
             pumps.append(pump)
-            free = jnp.append(
-                free[1:], free[-1]
-            )  # the next search starts from the rest of the plan
+            # The next search starts from the rest of the plan.
+            free = jnp.append(free[1:], free[-1])
     return np.array(levels), np.array(pumps), np.array(seconds)
 
 
@@ -129,14 +129,17 @@ def main() -> None:
     levels, pumps, seconds = control(posterior.thinned(50), 25 if options.quick else 100, 100, rng)
     settled = levels[10:]
     print(
-        f"{len(levels)} rows: level {settled.mean():.3f} on average after the first ten, target {TARGET}"
+        f"{len(levels)} rows: level {settled.mean():.3f} on average after the first ten, "
+        f"target {TARGET}"
     )
     print(
-        f"above {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, with {1 - SURE:.0%} allowed at each step"
+        f"above {LIMIT} in {np.mean(settled > LIMIT):.0%} of the rows, "
+        f"with {1 - SURE:.0%} allowed at each step"
     )
     filtering, searching = 1e3 * np.median(seconds[2:], axis=0)
     print(
-        f"{filtering:.0f} ms per row for the filter, {searching:.0f} ms for {SEARCH} gradients of 100 paths"
+        f"{filtering:.0f} ms per row for the filter, "
+        f"{searching:.0f} ms for {SEARCH} gradients of 100 paths"
     )
     if options.out:
         from gpssm.plots.style import in_house_style, panels

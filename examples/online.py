@@ -1,7 +1,7 @@
 """Online use: a fitted model follows a running process and forecasts after each row.
 
-The cost per row is constant: the function and the parameters stay as they were learned, and a filter
-tracks the state.
+The cost per row is constant: the function and the parameters stay as they were learned, and a
+filter tracks the state.
 
     python examples/online.py [--quick]
 """
@@ -25,9 +25,9 @@ def follow(posterior: gpssm.Posterior, rows: gpssm.Series) -> gpssm.Posterior:
         forecast = posterior.forecast(HORIZON, rows.u[t : t + HORIZON], num_paths=200)
         low, high = forecast.interval(0.9)
         covered.append((low <= rows.y[t : t + HORIZON]) & (rows.y[t : t + HORIZON] <= high))
-        began = time.perf_counter()
+        start = time.perf_counter()
         posterior = posterior.condition(rows[t : t + 1])
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     print(f"{len(seconds)} rows: {1e3 * np.median(seconds):.1f} ms per row")
     print(f"90 % intervals of the next {HORIZON} rows cover {np.mean(covered):.0%}")
     return posterior

@@ -51,7 +51,7 @@ class TankMethod(gpssm.methods.FFVD):
         """Return the model, and starting states at the measured levels."""
         states = [np.concatenate([rows.y[:1], rows.y]) for rows in series]
         levels = np.linspace(0.0, 1.2 * np.max(np.concatenate(states)), 12)
-        # f depends on column 0 of z = [level; pump]; the second coordinate of the locations has no effect.
+        # f depends on the level alone, so the pump's coordinate of the locations has no effect.
         inner = gpssm.kernels.SquaredExponential.build(1, 1, variance=0.05, lengthscale=1.0)
         model = gpssm.GPSSM.create(
             kernel=gpssm.kernels.Active(inner, dims=(0,)),

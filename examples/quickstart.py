@@ -1,6 +1,6 @@
 """From a CSV file to a forecast with intervals: read, fit, look, forecast, compare, save, draw.
 
-    python examples/quickstart.py [--csv FILE --output COLUMN --input COLUMN] [--out FOLDER] [--quick]
+    python examples/quickstart.py [--csv FILE --output COLUMN --input COLUMN] [--out FOLDER]
 
 Without a file, it simulates a driven oscillator and writes one.
 """

@@ -1,10 +1,10 @@
 """Learn from a stream: read rows as they arrive, learn from them, save, and detect changes.
 
 The rows are lines `u,y` of a file that may still be growing. The posterior learns from each of them
-(`learn`) and is saved atomically, so a process that is killed at any moment can continue and will reach
-the same result. Each output is predicted before it is used. The standardised errors enter Page's test
-(CUSUM) for errors twice as large, which raises at most one false alarm in e^ALARM rows. The state of that
-test is stored in a second file next to the posterior.
+(`learn`) and is saved atomically, so a process that is killed at any moment can continue and will
+reach the same result. Each output is predicted before it is used. The standardised errors enter
+Page's test (CUSUM) for errors twice as large, which raises at most one false alarm in e^ALARM rows.
+The state of that test is stored in a second file next to the posterior.
 
     python examples/stream.py [--rows rows.csv] [--state state.nc] [--quick]
 
@@ -31,10 +31,14 @@ FORGETTING = 0.98  # factor per row
 
 
 def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
-    """Simulate the level of a tank, h' = h + .2 (u − c √h), whose outlet c shrinks at row `changes`."""
+    """Simulate the level of a tank whose outlet c shrinks at row `changes`.
+
+    h_{t+1} = h_t + .2 (u_t − c √h_t) + noise
+    """
     rng = np.random.default_rng(seed)
     u = 1.0 + 0.5 * np.repeat(rng.random(length // 10 + 1), 10)[:length]
-    level, levels = 1.5, []
+    level = 1.5
+    levels = []
     for row, flow in enumerate(u):
         outlet = 1.0 if row < changes else 0.6
         level = max(level + 0.2 * (flow - outlet * math.sqrt(level)) + 0.01 * rng.normal(), 0.01)
@@ -43,16 +47,20 @@ def plant(length: int, changes: int, seed: int = 0) -> gpssm.Series:
 
 
 def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
-    """Yield the rows of a growing file from number `first` on, each as soon as its line is complete."""
+    """Yield the rows of a growing file from number `first` on, as soon as a line is complete."""
     with path.open() as file:
-        number, part, waited = 0, "", 0.0
+        number = 0
+        part = ""
+        waited = 0.0
         while waited < PATIENCE:
             part += file.readline()
             if not part.endswith("\n"):
                 time.sleep(0.05)
                 waited += 0.05
                 continue
-            line, part, waited = part.strip(), "", 0.0
+            line = part.strip()
+            part = ""
+            waited = 0.0
             if line == END:
                 return
             number += 1
@@ -62,7 +70,7 @@ def lines(path: Path, first: int) -> Iterator[tuple[float, float]]:
 
 
 def test_after(rows: int, state: Path) -> dict[str, Any]:
-    """Return the state of the change test after `rows` rows: its score, and the rows of all alarms."""
+    """Return the score of the change test after `rows` rows, and the rows of all alarms."""
     file = state.with_suffix(".json")
     tests = json.loads(file.read_text()) if file.exists() else {}
     return tests.get(str(rows), {"score": 0.0, "alarms": []})
@@ -73,7 +81,8 @@ def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posteri
     known = posterior.learned.rows if posterior.learned else 0
     test = test_after(known, state)
     for number, (u, y) in enumerate(lines(rows, known), start=known + 1):
-        before, score = test, test["score"]
+        before = test
+        score = before["score"]
         if not math.isnan(y):
             expected = posterior.forecast(1, [[u]], num_paths=200, seed=number)
             error = (y - expected.mean[0, 0]) / expected.std[0, 0]
@@ -85,7 +94,7 @@ def follow(posterior: gpssm.Posterior, rows: Path, state: Path) -> gpssm.Posteri
             print(f"row {number}: the system has changed", flush=True)
         row = gpssm.Series([[y]], [[u]], outputs="level", inputs="pump")
         posterior = posterior.learn(row, forgetting=FORGETTING)
-        # If the process is killed between the two writes, the test is one row ahead: keep the previous one too.
+        # A process killed between the two writes leaves the test one row ahead: keep both.
         part = state.with_suffix(".part")
         part.write_text(json.dumps({number - 1: before, number: test}))
         part.replace(state.with_suffix(".json"))

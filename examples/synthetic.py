@@ -1,10 +1,11 @@
-"""Is the posterior of a Gaussian process state-space model Gaussian? The synthetic study of Fan et al. (2023).
+"""Is the posterior Gaussian? The synthetic study of Fan et al. (2023).
 
-    x_{t+1} = f(x_t) + N(0, .01),   y_t = x_{t+1} + N(0, .01),   f a sparse GP with 20 inducing outputs U = L v
+    x_{t+1} = f(x_t) + N(0, .01),   y_t = x_{t+1} + N(0, .01)
 
-A transition is drawn, 120 outputs simulated, and the free-form posterior of states and inducing outputs sampled with
-all parameters at their true values, by `ffvd` and by particle Gibbs, which can jump between modes of the first
-state. D'Agostino and Pearson's test then looks at each marginal.
+f is a sparse GP with 20 inducing outputs U = L v. A transition is drawn, 120 outputs are simulated,
+and the free-form posterior of states and inducing outputs is sampled with all parameters at their
+true values, by `ffvd` and by particle Gibbs, which can jump between modes of the first state.
+D'Agostino and Pearson's test is then applied to each marginal.
 
     python examples/synthetic.py [--seeds 4 ...] [--out FILE] [--quick]
 """
@@ -38,7 +39,11 @@ RUNS = {
     "ffvd-p": {"num_warmup": 200, "num_draws": 250, "thin": 5},
 }
 QUICK = {"num_warmup": 50, "num_draws": 25, "thin": 1}
-BLACK, ORANGE, BLUE, GREEN = "#000000", "#E69F00", "#0072B2", "#009E73"  # of the Okabe-Ito palette
+# Of the Okabe-Ito palette.
+BLACK = "#000000"
+ORANGE = "#E69F00"
+BLUE = "#0072B2"
+GREEN = "#009E73"
 
 
 class Study(NamedTuple):
@@ -51,7 +56,7 @@ class Study(NamedTuple):
     notes: tuple[str, ...]  # warnings of the sampler
 
 
-def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
+def run(truth: Simulated, seed: int, settings: MethodSettings) -> Study:
     """Sample the posterior under the true parameters with four chains."""
     model = gpssm.GPSSM.create(
         gpssm.kernels.SquaredExponential.build(1, 1, variance=2.0, lengthscale=0.5),
@@ -63,25 +68,25 @@ def run(truth: Simulated, seed: int, config: MethodSettings) -> Study:
     # Outside of the locations B / 2Q is about 100: start within.
     start = np.clip(np.concatenate([np.zeros((1, 1)), truth.series.y]), LOCATIONS[0], LOCATIONS[-1])
     runtime = gpssm.Runtime(seed=seed, progress=False)
-    found = run_chains(config, [Start(model, [start])], [truth.series], runtime)
-    draws = found.draws
+    result = run_chains(settings, [Start(model, [start])], [truth.series], runtime)
+    draws = result.draws
     weights = draws.weights[:, :, 0]
     root = np.linalg.inv(np.asarray(model.basis.factorise(model.kernel))[0]).T  # L, from L⁻ᵀ
     gain = model.transition()(jnp.asarray(GRID[:, None]), jnp.zeros((len(GRID), 0))).gain[0]
-    # U = L v and f = A v
-    inducing, function = weights @ root.T, weights @ np.asarray(gain).T
-    return Study(truth, draws.states[0][..., 0], inducing, function, found.notes)
+    inducing = weights @ root.T  # U = L v
+    function = weights @ np.asarray(gain).T  # f = A v
+    return Study(truth, draws.states[0][..., 0], inducing, function, result.notes)
 
 
 def p_values(values: np.ndarray, block: int) -> np.ndarray:
-    """Return p-values (blocks, n) of the test on each quantity, in blocks of draws from all chains."""
+    """Return p-values (blocks, n) of the test, in blocks of draws from all chains."""
     pooled = values.swapaxes(0, 1).reshape(-1, values.shape[2])
     blocks = pooled[: len(pooled) // block * block].reshape(-1, block, values.shape[2])
     return stats.normaltest(blocks, axis=1).pvalue
 
 
 def num_modes(values: np.ndarray) -> np.ndarray:
-    """Count the peaks of each marginal's density estimate with a prominence of a tenth of the highest."""
+    """Count the peaks of each marginal's density with a prominence of a tenth of the highest."""
 
     def count(marginal: np.ndarray) -> int:
         density = stats.gaussian_kde(marginal)(np.linspace(marginal.min(), marginal.max(), 200))
@@ -101,22 +106,29 @@ def report(method: str, study: Study) -> None:
     for name, values in (("states", study.states), ("inducing", study.inducing)):
         shares = np.mean(p_values(values, BLOCK) < LEVEL, axis=1)
         total = values.shape[0] * values.shape[1]
-        everything = np.mean(p_values(values, total) < LEVEL)
+        pooled = np.mean(p_values(values, total) < LEVEL)
+        rhats = rhat(values)
+        sizes = ess_bulk(values)
         print(
-            f"    {name:8s} rejected: {shares.mean():.0%} with {BLOCK} draws ({shares.min():.0%} to {shares.max():.0%} "
-            f"over {len(shares)} sets), {everything:.0%} with {total}; R-hat median {np.median(rhat(values)):.2f}, "
-            f"worst {np.max(rhat(values)):.2f}; ESS median {np.median(ess_bulk(values)):.0f}, least "
-            f"{np.min(ess_bulk(values)):.0f}; more than one mode: {np.flatnonzero(num_modes(values) > 1).tolist()}"
+            f"    {name:8s} rejected: {shares.mean():.0%} with {BLOCK} draws ({shares.min():.0%} "
+            f"to {shares.max():.0%} over {len(shares)} sets), {pooled:.0%} with {total}; "
+            f"R-hat median {np.median(rhats):.2f}, worst {np.max(rhats):.2f}; "
+            f"ESS median {np.median(sizes):.0f}, least {np.min(sizes):.0f}; "
+            f"more than one mode: {np.flatnonzero(num_modes(values) > 1).tolist()}"
         )
     low, high = np.quantile(study.states, (0.05, 0.95), axis=(0, 1))
     covered = np.mean((low <= study.truth.states[:, 0]) & (study.truth.states[:, 0] <= high))
     print(
-        f"    R-hat of x₀ {rhat(study.states[:, :, :1])[0]:.2f}; 90 % intervals cover {covered:.0%} of the true states"
+        f"    R-hat of x₀ {rhat(study.states[:, :, :1])[0]:.2f}; "
+        f"90 % intervals cover {covered:.0%} of the true states"
     )
 
 
 def draw_transition(axes: Any, study: Study, reference: Study) -> None:
-    """Draw f with its band, and the marginal of x₀ by both methods; its modes are where f equals y₀."""
+    """Draw f with its band, and the marginal of x₀ by both methods.
+
+    The modes of x₀ are where f equals y₀.
+    """
     low, middle, high = np.quantile(study.function, (0.05, 0.5, 0.95), axis=(0, 1))
     axes.fill_between(GRID, low, high, color=BLUE, alpha=0.25, lw=0, label="5–95 %")
     axes.plot(GRID, middle, color=BLUE, label="median")
@@ -177,8 +189,8 @@ def draw_tests(axes: Any, study: Study) -> None:
         ("inducing outputs", study.inducing, ORANGE),
     ):
         for block, style in ((BLOCK, "-"), (total, "--")):
-            found = np.sort(p_values(values, block).ravel())
-            share = np.searchsorted(found, levels, side="right") / len(found)
+            ordered = np.sort(p_values(values, block).ravel())
+            share = np.searchsorted(ordered, levels, side="right") / len(ordered)
             axes.plot(levels, share, style, color=colour, label=f"{name}, {block} draws")
     axes.plot(levels, levels, ":", color=BLACK, label="if Gaussian")
     axes.axvline(LEVEL, color=BLACK, lw=0.5)
@@ -220,8 +232,8 @@ def main() -> None:
         print(f"seed {seed}: {inside:.0%} of the true states lie between the inducing points")
         studies = []
         for method, lengths in RUNS.items():
-            config = dataclasses.replace(METHODS[method], **(QUICK if options.quick else lengths))
-            studies.append(run(truth, seed, config))
+            settings = dataclasses.replace(METHODS[method], **(QUICK if options.quick else lengths))
+            studies.append(run(truth, seed, settings))
             report(method, studies[-1])
         if seed == options.seeds[0]:
             draw_figure(*studies, options.out)

@@ -172,7 +172,6 @@ CALLS = {
     "detrend": (gpssm.detrend, {"series": SERIES, "order": 1}, ()),
     "resample": (gpssm.resample, {"series": SERIES, "factor": 0.5}, ()),
     "delays": (gpssm.delays, {"series": ROWS, "longest": 2}, ()),
-    "delayed": (gpssm.delayed, {"series": SERIES, "rows": 1}, ()),
     "merge": (lambda one, other: gpssm.merge(one, other), {"one": SERIES, "other": SERIES}, ()),
     "from_dataframe": (
         Series.from_dataframe,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gpssm import sktime as sktime
     from gpssm import target as target
     from gpssm.data.dataset import Dataset as Dataset
-    from gpssm.data.delays import delayed as delayed
     from gpssm.data.delays import delays as delays
     from gpssm.data.preparing import detrend as detrend
     from gpssm.data.preparing import merge as merge
@@ -78,7 +77,6 @@ _NAMES = {
     "Spec": "methods.spec",
     "build_model": "fitting.fit",
     "compare": "evaluation.compare",
-    "delayed": "data.delays",
     "delays": "data.delays",
     "detrend": "data.preparing",
     "fit": "fitting.fit",

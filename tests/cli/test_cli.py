@@ -76,7 +76,7 @@ def test_options_of_fit():
     shown = re.findall(r"^│ (--[a-z-]+)", call("fit", "--help").stdout, re.M)
     run = "--output --input --train --out --config --resume --overwrite --no-report"
     model = "--method --state-dim --horizon --chains --warmup --draws --seed --set"
-    reading = "--dt --time --regrid --fill-inputs --na --unit"
+    reading = "--dt --time --regrid --na"
     assert shown == [*run.split(), *COMMON, "--help", *model.split(), *reading.split()]
 
 
@@ -346,8 +346,8 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     frame.assign(other=1000 * frame["y"] + np.arange(80)).set_index(dates).drop(dates[7]).to_csv(
         tmp_path / "dated.csv"
     )
-    words = ["fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u", "--unit", "y=m"]
-    words += ["-m", "mean"]
+    words = ["fit", tmp_path / "dated.csv", "-y", "y", "-y", "other", "-u", "u"]
+    words += ["--set", 'units={"y": "m"}', "-m", "mean"]
     assert "row 7 (counted from 0)" in complaint(*words, code=1)
     words += ["--regrid", "auto", "--train", "2024-04-02", "--draws", "20", "--no-report"]
     words += ["--out", "run"]
@@ -547,7 +547,6 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
         (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),
         (["-y", "level", "--set", "statedim=2"], "Did you mean 'state_dim'"),
         (["-y", "level", "--set", "kernel"], "--set must be NAME=VALUE"),
-        (["-y", "level", "--unit", "level"], "--unit must be NAME=UNIT"),
         (["-y", "level", "--draws", "0"], "num_draws"),
         (["--method", "arx"], "'level', 'pump'"),
     ],

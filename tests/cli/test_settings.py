@@ -46,7 +46,7 @@ def test_a_changed_file_or_version_is_noticed(tank):
 
 def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
     (tmp_path / "run.toml").write_text('[data]\nfiles = ["tank.csv"]\noutputs = ["level"]\n')
-    assert len(Settings(**from_toml(tmp_path / "run.toml")).load().train[0]) == 20
+    assert len(Settings(**from_toml(tmp_path / "run.toml")).load()[0][0]) == 20
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_a_wrong_configuration_is_refused_with_a_hint(tmp_path, text, hint):
 
 
 def test_the_last_of_several_files_is_split(tank):
-    rows = Settings((str(tank), str(tank)), ("level",), train=15).load()
-    assert [len(one) for one in rows.train] == [20, 15]
-    assert len(rows.test) == 5
-    np.testing.assert_array_equal(rows.test.y, rows.train[0].y[15:])
+    train, test = Settings((str(tank), str(tank)), ("level",), train=15).load()
+    assert [len(series) for series in train] == [20, 15]
+    assert len(test) == 5
+    np.testing.assert_array_equal(test.y, train[0].y[15:])
 
 
 def test_a_split_that_leaves_nothing_is_refused(tank):
@@ -112,7 +112,7 @@ def test_a_split_that_leaves_nothing_is_refused(tank):
 def test_files_as_spreadsheets_write_them(tmp_path, content, outputs):
     path = tmp_path / "data.csv"
     path.write_bytes(content)
-    np.testing.assert_array_equal(Settings((str(path),), outputs).load().train[0].y, [[1.5], [2.5]])
+    np.testing.assert_array_equal(Settings((str(path),), outputs).load()[0][0].y, [[1.5], [2.5]])
 
 
 def test_structure_is_kept():

@@ -297,20 +297,20 @@ def test_duffing_without_cubic_term_is_the_matrix_exponential():
     import scipy.linalg
 
     truth = simulate("duffing", cubic=0.0, damping=0.3, stiffness=2.0, dt=0.05)
-    # Augmented with the held control: d/dt (p, v, u) = (v, u − 0.3 v − 2 p, 0).
+    # Augmented with the held force: d/dt (p, v, u) = (v, u − 0.3 v − 2 p, 0).
     step = scipy.linalg.expm(0.05 * np.array([[0.0, 1.0, 0.0], [-2.0, -0.3, 1.0], [0.0, 0.0, 0.0]]))
-    state, control = np.array([0.7, -0.4]), np.array([1.3])
-    expected = (step @ np.concatenate([state, control]))[:2]
-    np.testing.assert_allclose(truth.transition(state, control), expected, atol=1e-8)
+    state, force = np.array([0.7, -0.4]), np.array([1.3])
+    expected = (step @ np.concatenate([state, force]))[:2]
+    np.testing.assert_allclose(truth.transition(state, force), expected, atol=1e-8)
 
 
 def test_duffing_steps_converge_at_fourth_order():
-    state, control = np.array([1.5, -1.0]), np.array([0.8])
+    state, force = np.array([1.5, -1.0]), np.array([0.8])
 
     def after_one_second(dt):
         transition, x = simulate("duffing", num_steps=2, dt=dt).transition, state
         for _ in range(round(1.0 / dt)):
-            x = transition(x, control)
+            x = transition(x, force)
         return x
 
     exact = after_one_second(0.005)

@@ -1,9 +1,10 @@
-"""Controls that act later: how much, which arrive when, and what users may say of it."""
+"""Inputs that act later: how much, which arrive when, and what users may say of it."""
 
 import numpy as np
 import pytest
 
-from gpssm.data.delays import arriving, delayed, delays, find_lags
+from gpssm.data.dataset import Dataset
+from gpssm.data.delays import arriving, delays, find_lags
 from gpssm.data.series import Series
 
 
@@ -22,14 +23,14 @@ def test_delays_are_found_and_taken_out(true):
     found = delays(series)
     assert found.rows == {"slow": true, "quick": 0}
     assert "slow" in str(found)
-    turned = delayed(series, found.rows)
+    turned = Dataset.of(series, delay=found.rows).acting[0][true:]
     np.testing.assert_array_equal(turned.u[:, 0], u[: 400 - true, 0])
     np.testing.assert_array_equal(turned.u[:, 1], u[true:, 1])
     np.testing.assert_array_equal(turned.time, series.time[true:])
     assert delays(turned).rows == {"slow": 0, "quick": 0}
 
 
-def test_controls_arrive_by_their_own_delays_whoever_knows_the_past():
+def test_inputs_arrive_by_their_own_delays_whoever_knows_the_past():
     u = np.arange(10.0).reshape(5, 2)
     past = np.array([[-6.0, -5.0], [-4.0, -3.0], [-2.0, -1.0]])
     # Column j of row t is that of row t - lag: here three rows before, and in the same row.

@@ -354,7 +354,7 @@ def test_vmap_over_a_stack_of_series():
 
 
 def test_a_decimated_integrator_is_an_integrator():
-    """y_t = y_{t−1} + u_t has, every k rows, y'_t = y'_{t−1} + k u'_t: the mean of the controls is all that counts."""
+    """y_t = y_{t−1} + u_t has, every k rows, y'_t = y'_{t−1} + k u'_t: the mean of the inputs is all that counts."""
     u = np.random.default_rng(0).normal(size=(23, 2))
     series = Series(np.cumsum(u, axis=0), u, dt=0.1, window=9)
     fewer = series.decimated(5)

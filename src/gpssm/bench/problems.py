@@ -31,7 +31,6 @@ SUITES: dict[str, Suite] = {
     "records": Suite("Records", tuple(RECORDS), ("simulation",)),
     "series": Suite("Other series", (), HALVES),
 }
-GROUPS: dict[str, tuple[str, ...]] = {"all": SIX, "daisy": DAISY, "records": tuple(RECORDS)}
 DAISY_ROWS = 500  # that train, and as many that test
 # Rows of the records that are used: a fit to all of them takes too long.
 EMPS_STEP = 10  # the stage has next to no motion above 10 Hz, and is sampled at 1 kHz
@@ -93,4 +92,5 @@ def load_problems(
             for name, data in datasets.items()
         }
     names = [datasets] if isinstance(datasets, str) else datasets
-    return {name: load_problem(name) for group in names for name in GROUPS.get(group, (group,))}
+    groups = {"all": SIX, "daisy": DAISY, "records": tuple(RECORDS)}
+    return {name: load_problem(name) for group in names for name in groups.get(group, (group,))}

@@ -9,7 +9,7 @@ literature.
 from gpssm.bench.problems import SUITES
 
 # By protocol and suite: RMSE of each method on each data set of the suite, as printed.
-_FIGURES: dict[tuple[str, str], dict[str, str]] = {
+FIGURES: dict[tuple[str, str], dict[str, str]] = {
     ("six", "p30"): {
         "LSTM": ".586±.411 .027±.023 .537±.108 .115±.029 .912±.562 1.261±.610",
         "VGPSSM": ".580±.274 .073±.011 .722±.087 .241±.023 1.482±.218 1.115±.358",
@@ -34,12 +34,22 @@ _FIGURES: dict[tuple[str, str], dict[str, str]] = {
         "best linear model": "- .044",
     },
 }
-# RMSE as (mean, sd), NaN where no sd was printed, by (suite, protocol, data set) and method.
-PUBLISHED: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
-for (_suite, _protocol), _rows in _FIGURES.items():
-    for _method, _row in _rows.items():
-        for _dataset, _figure in zip(SUITES[_suite].datasets, _row.split(), strict=True):
-            if _figure != "-":
-                _mean, _, _sd = _figure.partition("±")
-                _methods = PUBLISHED.setdefault((_suite, _protocol, _dataset), {})
-                _methods[_method] = (float(_mean), float(_sd or "nan"))
+
+
+def _by_dataset() -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
+    """Return the figures by (suite, protocol, data set) and method.
+
+    They are RMSE as (mean, sd), NaN where no sd was printed.
+    """
+    table: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
+    for (suite, protocol), rows in FIGURES.items():
+        for method, row in rows.items():
+            for dataset, figure in zip(SUITES[suite].datasets, row.split(), strict=True):
+                if figure != "-":
+                    mean, _, sd = figure.partition("±")
+                    methods = table.setdefault((suite, protocol, dataset), {})
+                    methods[method] = (float(mean), float(sd or "nan"))
+    return table
+
+
+PUBLISHED = _by_dataset()

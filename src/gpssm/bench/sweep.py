@@ -108,11 +108,14 @@ def run_cell(cell: Cell) -> Record:
     record = _blank(cell)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        posterior, record["fit"] = _attempt(record, "fit", _fit, cell) or (None, {})
-        for name in cell.protocols if posterior is not None else ():
-            judge = PROTOCOLS[name].judge
-            figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
-            record["figures"] |= {name: figures} if figures else {}
+        fitted = _attempt(record, "fit", _fit, cell)
+        if fitted is not None:
+            posterior, record["fit"] = fitted
+            for name in cell.protocols:
+                judge = PROTOCOLS[name].judge
+                figures = _attempt(record, name, judge, posterior, cell.problem, cell.runtime.seed)
+                if figures is not None:
+                    record["figures"][name] = figures
     messages = {str(item.message) for item in caught if issubclass(item.category, UserWarning)}
     record["warnings"] = sorted(messages)
     # A process of many programs runs out of memory maps.
@@ -183,19 +186,7 @@ def run_sweep(
         One result per cell, as `load_results` reads them.
     """
     check_progress(progress)
-    settings = settings or {}
-    for name in settings:
-        check_choice("a method with settings", name, methods)
-    # Seed after seed, so that an interrupted sweep has results of everything.
-    problems = load_problems(datasets)
-    cells = [
-        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
-        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
-        for name, problem in problems.items()
-        for method in methods
-    ]
-    if not cells:
-        raise ValueError("a sweep needs at least one data set, one method and one seed")
+    cells = _make_cells(datasets, methods, seeds, protocols, settings or {})
     part, parts = shard
     check_whole("the number of shards", parts, 1)
     if not 1 <= part <= parts:
@@ -208,16 +199,40 @@ def run_sweep(
     for index, result in tracked(
         arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
     ):
-        record = result
         if isinstance(result, Exception):  # the process of the cell died
-            record = _blank(missing[index]) | {"errors": {"fit": str(result)}}
-        path = folder / names[index]
-        if path.is_file():
-            record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
-            record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
-        text = to_json(record).encode()
-        write_atomically(path, lambda file, text=text: file.write(text))
+            result = _blank(missing[index]) | {"errors": {"fit": str(result)}}
+        _write_record(folder / names[index], result)
     return load_results(out)
+
+
+def _make_cells(
+    datasets: Sequence[str] | str | Mapping[str, Any],
+    methods: Sequence[str],
+    seeds: int | Sequence[int],
+    protocols: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+) -> list[Cell]:
+    """Return all cells, seed after seed, so that an interrupted sweep has results of everything."""
+    for name in settings:
+        check_choice("a method with settings", name, methods)
+    problems = load_problems(datasets)
+    cells = [
+        make_cell(name, problem, method, settings.get(method, {}), seed, protocols)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+        for name, problem in problems.items()
+        for method in methods
+    ]
+    if not cells:
+        raise ValueError("a sweep needs at least one data set, one method and one seed")
+    return cells
+
+
+def _write_record(path: Path, record: Record) -> None:
+    """Write the result of a cell, with the figures that its file has already."""
+    if path.is_file():
+        record["figures"] = json.loads(path.read_text())["figures"] | record["figures"]
+        record["protocols"] = list(dict.fromkeys([*record["protocols"], *record["figures"]]))
+    write_atomically(path, lambda file: file.write(to_json(record).encode()))
 
 
 def load_results(*folders: str | Path) -> list[Record]:

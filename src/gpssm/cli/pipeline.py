@@ -73,46 +73,47 @@ def execute(
     with_report
         Draw figures and write the report.
     """
-    with warnings.catch_warnings(record=True) as doubts:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        data = settings.load()
-    notes = [str(doubt.message) for doubt in doubts]
+        train, test = settings.load()
+    notes = [str(warning.message) for warning in caught]
     screen.note(*(f"Warning: {note}" for note in notes))
     # What cannot be fitted is refused before there is a folder.
-    delay = Dataset.of(data.train, delay=settings.spec.delay).delay or 0
+    delay = Dataset.of(train, delay=settings.spec.delay).delay or 0
     if with_report and importlib.util.find_spec("matplotlib") is None:
         screen.note("Without matplotlib there will be no figures: pip install 'gpssm[plots]'")
     with Run.claimed(out):
         run = Run.create(out, settings.complete(), resume=resume, overwrite=overwrite)
         with _advice_to_resume(run):
-            if data.test is not None:
-                run.write_series(TEST, data.test)
+            if test is not None:
+                run.write_series(TEST, test)
             if resume:
                 saved = _saved(run)
                 screen.say(f"Resuming: {saved[0].lower()}{saved[1:]}")
-            began = monotonic()
-            baselines = _judge_baselines(settings, data.train, data.test, delay, screen)
-            seconds = {"baselines": monotonic() - began}
-            began = monotonic()
-            posterior = _posterior(run, settings, data.train, delay, screen)
-            seconds["fit"] = monotonic() - began
-            began = monotonic()
-            examination = examine(
-                posterior,
-                data.test,
-                baselines=baselines,
-                say=screen.say,
-            )
-            metrics = examination.to_dict()
+            seconds: dict[str, float] = {}
+            with timed(seconds, "baselines"):
+                baselines = _judge_baselines(settings, train, test, delay, screen)
+            with timed(seconds, "fit"):
+                posterior = _posterior(run, settings, train, delay, screen)
+            with timed(seconds, "judge"):
+                examination = examine(posterior, test, baselines=baselines, say=screen.say)
+                metrics = examination.to_dict()
             metrics["notes"] = notes + metrics["notes"]
-            metrics["seconds"] = seconds | {"judge": monotonic() - began}
+            metrics["seconds"] = seconds
             _write_results(run, examination, metrics, screen)
             if with_report:
-                began = monotonic()
-                metrics["notes"] += write_pages(run, examination, screen)
-                metrics["seconds"]["report"] = monotonic() - began
+                with timed(seconds, "report"):
+                    metrics["notes"] += write_pages(run, examination, screen)
                 run.write(METRICS, to_json(metrics) + "\n")
     return run
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Store the seconds of a block by name."""
+    start = monotonic()
+    yield
+    seconds[name] = monotonic() - start
 
 
 def _judge_baselines(
@@ -179,8 +180,8 @@ def _advice_to_resume(run: Run) -> Iterator[None]:
         raise KeyboardInterrupt(f"{reason}. {_saved(run)}; {advice} {run.folder}") from None
     except OSError as error:
         reason = error.strerror if error.strerror and not error.filename else str(error)
-        words = f"{reason}. {_saved(run)}; {advice} {run.folder}"
-        raise OSError(error.errno, words) from error
+        message = f"{reason}. {_saved(run)}; {advice} {run.folder}"
+        raise OSError(error.errno, message) from error
 
 
 def _saved(run: Run) -> str:
@@ -200,8 +201,9 @@ def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]
         if (run.folder / name).is_file()
     }
     troubles = replace(examination, failures=(*examination.failures, *notes))
-    options = {"files": files, "pictures": pictures, "title": run.folder.name}
-    write_report(troubles, run.folder / REPORT, **options)
+    write_report(
+        troubles, run.folder / REPORT, files=files, pictures=pictures, title=run.folder.name
+    )
     return notes
 
 
@@ -275,10 +277,7 @@ def inputs_ahead(
             f"step ahead, {expected.show(0)}"
         )
         return rows.y
-    if abs(rows.clock.step - clock.step) > 0.01 * clock.step:
-        raise ValueError(
-            f"{path}: rows are {rows.clock.dt:g} apart, those of the training data {clock.dt:g}"
-        )
+    clock.check_step(rows.clock, len(rows))
     late = (rows.clock.start - expected.start) / clock.step
     if late > 0.5 or late <= 0.5 - len(rows):
         raise ValueError(

@@ -50,9 +50,15 @@ from gpssm.posterior.stack import Forecaster, load
 if TYPE_CHECKING:
     import pandas as pd
 
-CONFIG, POSTERIOR, TEST, FORECAST = "config.toml", "posterior.nc", "test.csv", "forecast.csv"
-METRICS, REPORT = "metrics.json", "report.html"
-BASELINE_FOLDER, FIGURES, CHECKPOINT = "baselines", "figures", "checkpoint"
+CONFIG = "config.toml"
+POSTERIOR = "posterior.nc"
+TEST = "test.csv"
+FORECAST = "forecast.csv"
+METRICS = "metrics.json"
+REPORT = "report.html"
+BASELINE_FOLDER = "baselines"
+FIGURES = "figures"
+CHECKPOINT = "checkpoint"
 CONTENTS = (
     CONFIG,
     POSTERIOR,
@@ -116,13 +122,13 @@ class Run:
         run = cls(Path(folder))
         if run.folder.exists() and not run.folder.is_dir():
             raise FileExistsError(f"{folder} is a file: name a folder with --out")
-        there = _is_run(run.folder)
-        if not there and run.folder.is_dir() and any(run.folder.iterdir()):
+        is_run = _is_run(run.folder)
+        if not is_run and run.folder.is_dir() and any(run.folder.iterdir()):
             raise FileExistsError(f"{folder} contains other files: name another folder with --out")
-        if there and resume:
+        if is_run and resume:
             run.check_same(settings)
             return run
-        if there and run.begun and not overwrite:
+        if is_run and run.begun and not overwrite:
             raise FileExistsError(
                 f"{folder} already contains a run. Pass --resume to continue it, --overwrite to "
                 "replace it, or name another folder with --out"
@@ -137,12 +143,12 @@ class Run:
     def check_same(self, settings: Settings) -> None:
         """Refuse to go on with the run under other settings than its own."""
         saved = tomllib.loads(self.settings().to_toml())
-        wanted = tomllib.loads(settings.to_toml())
+        new = tomllib.loads(settings.to_toml())
         differences = [
-            f"{name} ({saved[table].get(name)} there, {wanted[table].get(name)} here)"
+            f"{name} ({saved[table].get(name)} there, {new[table].get(name)} here)"
             for table in saved
-            for name in saved[table] | wanted[table]
-            if saved[table].get(name) != wanted[table].get(name)
+            for name in saved[table] | new[table]
+            if saved[table].get(name) != new[table].get(name)
         ]
         if differences:
             raise ValueError(

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -40,13 +40,6 @@ from gpssm.model.likelihoods import LIKELIHOODS
 ALL = "all"
 HEAD = "# All settings of a run. To repeat it: `gpssm fit --config THIS_FILE --out FOLDER`.\n\n"
 READER = tuple(inspect.signature(read).parameters)[3:]  # after path, outputs and inputs
-
-
-class RunData(NamedTuple):
-    """Series to train on, and the rows after the last of them to test on, if there are any."""
-
-    train: list[Series]
-    test: Series | None
 
 
 @dataclass(frozen=True)
@@ -119,13 +112,13 @@ class Settings:
             options["time"] = None
         return read(path, outputs, inputs, **options)
 
-    def load(self) -> RunData:
-        """Read the files; the rows of the last one are split."""
+    def load(self) -> tuple[list[Series], Series | None]:
+        """Return the training series and, unless all rows train, the last rows of the last file."""
         series = [self.read(path, self.outputs, self.inputs) for path in self.files]
         for rows in series:
             _warn_of_marks(rows)
         if self.train == ALL:
-            return RunData(series, None)
+            return series, None
         *whole, last = series
         try:
             train, test = last.split(self.train)
@@ -136,7 +129,7 @@ class Settings:
                 f"{len(last)} of {self.files[-1]}: it must be a number of rows, a fraction, a "
                 f"date, or {ALL!r}{reason}"
             ) from None
-        return RunData([*whole, train], test)
+        return [*whole, train], test
 
     def complete(self) -> Self:
         """The same with the paths, hashes and versions of this moment."""
@@ -163,14 +156,7 @@ class Settings:
             "method": method,
             "versions": self.versions,
         }
-        return {
-            name: {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in table.items()
-                if value is not None
-            }
-            for name, table in tables.items()
-        }
+        return {name: _for_toml(table) for name, table in tables.items()}
 
     def to_toml(self) -> str:
         """The settings as the text of a TOML file."""
@@ -252,6 +238,15 @@ def current_versions() -> dict[str, str]:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _for_toml(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with lists for tuples and without None, which TOML does not have."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in table.items()
+        if value is not None
+    }
 
 
 def _warn_of_marks(rows: Series) -> None:

@@ -51,7 +51,9 @@ class Screen:
     @property
     def progress(self) -> bool | Literal["plain"]:
         """A bar on a terminal, lines elsewhere, nothing where silence is asked for."""
-        return False if self.silent else True if sys.stdout.isatty() else "plain"
+        if self.silent:
+            return False
+        return True if sys.stdout.isatty() else "plain"
 
     def say(self, text: str) -> None:
         """Tell what is being done, on standard error."""
@@ -59,8 +61,9 @@ class Screen:
 
     def note(self, *texts: str) -> None:
         """Tell what should be known before the answer is there, on standard error."""
-        for text in texts if not self.silent else ():
-            console(error=True).print(Text(in_line(text), style="dim"))
+        if not self.silent:
+            for text in texts:
+                console(error=True).print(Text(in_line(text), style="dim"))
 
     def show(self, parts: Sequence[RenderableType]) -> None:
         """Print a part of the answer before the rest is there."""

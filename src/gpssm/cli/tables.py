@@ -17,21 +17,20 @@ if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
     from gpssm.data.series import Series
 
-STEPS = 12  # in a table of a forecast
 WORTH = "Worth it"  # the check of the fit against linear models and baselines
 MARKS = {"problem": "✕", "caution": "!", "good": "✓"}
-LEGEND = (
-    "* best. Lower is better, except for fit: 100 % is perfect, 0 % equals the mean.\n90 % "
-    "intervals should cover 0.9 of the outputs.\n"
-)
 UNJUDGED = (
     "No rows were held out, so the accuracy of forecasts is unknown. Pass\n--train 0.8 to "
     "compare them with linear models.\n"
 )
-HEADS = {"rmse": "RMSE", "nrmse": "NRMSE", "fit": "fit %", "crps": "CRPS", "ncrps": "NCRPS"}
-HEADS |= {"coverage_90": "in 90 %"}
-ONE_OUTPUT = ("rmse", "fit", "crps", "coverage_90")
-ALL_OUTPUTS = ("nrmse", "fit", "ncrps", "coverage_90")  # in units of the training data's spread
+HEADS = {
+    "rmse": "RMSE",
+    "nrmse": "NRMSE",
+    "fit": "fit %",
+    "crps": "CRPS",
+    "ncrps": "NCRPS",
+    "coverage_90": "in 90 %",
+}
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run folder of `gpssm fit`.", show_default=False)
@@ -75,8 +74,8 @@ def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
     grid = Grid.grid(padding=(0, 1))
     for check in shown:
         name = "" if check.name == WORTH else f"{check.name}: "
-        words = f"{name}{check.words} ({check.figure}; {check.protocol}.)"
-        grid.add_row(MARKS[check.level], Text(in_line(words)))
+        verdict = f"{name}{check.words} ({check.figure}; {check.protocol}.)"
+        grid.add_row(MARKS[check.level], Text(in_line(verdict)))
     if not shown:
         grid.add_row(MARKS["good"], Text(f"All {len(checks)} checks passed."))
     # A problem that a check found is among the notes too, for programs that read only these.
@@ -99,7 +98,8 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
     rolling = metrics["rolling"]
     if not rolling["held_out"] or not metrics["scores"]:
         return []
-    step, horizon = rolling["step"], rolling["horizon"]
+    step = rolling["step"]
+    horizon = rolling["horizon"]
     heads = dict(HEADS)
     if step < horizon:
         heads["rmse_first"] = f"steps 1–{step}"
@@ -107,9 +107,8 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
     methods = rolling["methods"]
     outputs = list(dict.fromkeys(name for entry in methods.values() for name in entry["outputs"]))
     tables: list[RenderableType] = [f"On {rolling['protocol']}:\n"]
-    columns = [
-        name for name in ("rmse", "rmse_first", "rmse_last", *ONE_OUTPUT[1:]) if name in heads
-    ]
+    columns = ["rmse", "rmse_first", "rmse_last", "fit", "crps", "coverage_90"]
+    columns = [name for name in columns if name in heads]
     for output in outputs:
         scores = {
             method: entry["outputs"][output]
@@ -123,9 +122,15 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
         scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
         heads["ncrps"] = "CRPS / spread of the output"
         tables.append(score_table("All outputs", scores, ["ncrps"], heads))
-    columns = ONE_OUTPUT if len(outputs) < 2 else ALL_OUTPUTS
+    columns = ["rmse", "fit", "crps", "coverage_90"]
+    if len(outputs) > 1:  # in standard deviations of the training outputs
+        columns = ["nrmse", "fit", "ncrps", "coverage_90"]
     title = f"On one simulation of all {metrics['test']['rows']} held-out rows:\n"
-    return [*tables, title, score_table("", metrics["scores"], columns, HEADS), LEGEND]
+    legend = (
+        "* best. Lower is better, except for fit: 100 % is perfect, 0 % equals the mean.\n"
+        "90 % intervals should cover 0.9 of the outputs.\n"
+    )
+    return [*tables, title, score_table("", metrics["scores"], columns, HEADS), legend]
 
 
 def score_table(
@@ -150,4 +155,4 @@ def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
     number = len(limits) // sum(str(name).endswith(" mean") for name in frame)
     inner = [name for k, name in enumerate(limits) if 0 < k % number < number - 1]
     tables = forecast_tables(frame.drop(columns=inner), test)
-    return [table.shortened(STEPS) for table in tables]
+    return [table.shortened(12) for table in tables]

@@ -293,18 +293,19 @@ def on_grid(
     times = Times(times.index[order])
     ticks = times.ticks - times.ticks[0]
     step = _checked_step(times, ticks, step)
-    places = np.round(ticks / float(step)).astype(int)
-    means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(places).mean()
-    if len(means) < len(places):
-        repeated = int(np.argmin(np.diff(places))) + 1
+    points = np.round(ticks / float(step)).astype(int)
+    means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(points).mean()
+    if len(means) < len(points):
+        repeated = int(np.argmin(np.diff(points))) + 1
         warnings.warn(
-            f"{count(len(places) - len(means), 'row')} of {len(places)} fell on the same grid "
+            f"{count(len(points) - len(means), 'row')} of {len(points)} fell on the same grid "
             f"point as another row, the first at {times.show(repeated)}, and were averaged. If "
             "clocks were set back, pass the time zone, zone='Europe/Berlin'",
             stacklevel=4,
         )
-    grid = np.arange(places[-1] + 1)
-    outputs, inputs = means.iloc[:, : y.shape[1]], means.iloc[:, y.shape[1] :]
+    grid = np.arange(points[-1] + 1)
+    outputs = means.iloc[:, : y.shape[1]]
+    inputs = means.iloc[:, y.shape[1] :]
     if fill_inputs == "hold":
         on_u = inputs.reindex(grid, method="ffill").to_numpy()
     else:

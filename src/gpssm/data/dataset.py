@@ -32,7 +32,7 @@ from gpssm.core.text import check_whole, count, demand, is_whole
 from gpssm.data.clock import clock_of
 from gpssm.data.columns import align_columns, where_first
 from gpssm.data.delays import Rows, arriving, find_lags
-from gpssm.data.scaler import Scaler, Scaling, output_spread
+from gpssm.data.scaler import Scaler, output_spread
 from gpssm.data.series import Series, align_rows, as_list, check_trainable, varying
 
 StoredRows = int | Literal["auto", "all"]
@@ -98,7 +98,6 @@ class Dataset:
         *,
         delay: Rows | Literal["auto"] = 0,
         windows: int = 1,
-        outputs_scaling: Scaling = "standard",
     ) -> Self:
         """Check training data and create their dataset.
 
@@ -111,8 +110,6 @@ class Dataset:
             "auto" for the estimates of `gpssm.delays`.
         windows
             Number of windows of nearly equal length into which each experiment is cut.
-        outputs_scaling
-            How outputs are scaled: see `Scaler.fit`.
         """
         experiments = as_list(series)
         lags = find_lags(experiments, delay)
@@ -127,8 +124,7 @@ class Dataset:
                 f"series of {shortest}: use fewer windows"
             )
         acting = [_acting(rows, lags) for rows in experiments]
-        scaler = Scaler.fit(acting, outputs=outputs_scaling)
-        return cls(tuple(experiments), scaler, lags, int(windows))
+        return cls(tuple(experiments), Scaler.fit(acting), lags, int(windows))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -237,7 +233,8 @@ class Dataset:
             axis = self.experiments[0].axis
             if axis is not None:
                 axis.check_step(u.axis if isinstance(u, Series) else clock_of(u), len(u))
-        steps, spare = horizon or max(len(ahead), 1), min(self.delay, default=0)
+        steps = horizon or max(len(ahead), 1)
+        spare = min(self.delay, default=0)
         if self.inputs and len(ahead) < steps - spare:
             allowance = f", but the last {spare}" if spare else ""
             raise ValueError(
@@ -268,7 +265,8 @@ class Dataset:
         experiments = [*self.experiments, rows]
         if index is not None:
             before = self.experiment(index)
-            y, u = np.concatenate([before.y, rows.y]), np.concatenate([before.u, rows.u])
+            y = np.concatenate([before.y, rows.y])
+            u = np.concatenate([before.u, rows.u])
             experiments.pop()
             experiments[index] = replace(before, y=y, u=u)
         check_trainable(experiments)
@@ -314,7 +312,8 @@ class Dataset:
 
     def windowed(self) -> Self:
         """Return the dataset whose experiments are the windows of all experiments."""
-        windows, first_states = [], []
+        windows = []
+        first_states = []
         for number, rows in enumerate(self.acting):
             stored = self.first_states[number] if self.first_states else 0
             for begin, end in self._windows(rows):

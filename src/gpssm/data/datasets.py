@@ -29,13 +29,7 @@ MIRRORS = (
     "https://raw.githubusercontent.com/zhenwendai/RGP/HEAD/datasets/system_identification/",
     "https://raw.githubusercontent.com/xuhuifan/FFVD/HEAD/data/",
 )
-EMPS_MIRRORS = (
-    "https://raw.githubusercontent.com/forgi86/sysid-neural-continuous/HEAD/examples/EMPS/data/",
-)
-CIRCUIT_MIRRORS = (
-    "https://raw.githubusercontent.com/forgi86/sysid-neural-unc/HEAD/examples/wh2009/data/",
-    "https://raw.githubusercontent.com/forgi86/sysid-neural-estimator/HEAD/examples/wh2009/data/",
-)
+FORGI86 = "https://raw.githubusercontent.com/forgi86/"
 DAISY_MIRRORS = (
     "https://raw.githubusercontent.com/robotsorcerer/FARNN/"
     "9cfb82f2b42a53a604dba66d0eab23243a9a21ae/data/",
@@ -110,7 +104,7 @@ _EMPS = Benchmark(
     dt=1e-3,
     sha256="6cf6814ae14618795da0101aae2bb97ff0c6351b0501b5492751b02b07facf7e",
     description="Positioning stage with friction: motor voltage to position, closed loop (EMPS).",
-    mirrors=EMPS_MIRRORS,
+    mirrors=(f"{FORGI86}sysid-neural-continuous/HEAD/examples/EMPS/data/",),
     file_there="DATA_EMPS.mat",
 )
 
@@ -183,7 +177,10 @@ REGISTRY: dict[str, Benchmark] = {
             dt=1 / 51200,
             sha256="95f241ac5e0afb48c47b24b3630f55e0d6f8f2f4dec145bd8adf852b19851fa3",
             description="Electronic circuit, a diode between two filters; test from row 100 000.",
-            mirrors=CIRCUIT_MIRRORS,
+            mirrors=(
+                f"{FORGI86}sysid-neural-unc/HEAD/examples/wh2009/data/",
+                f"{FORGI86}sysid-neural-estimator/HEAD/examples/wh2009/data/",
+            ),
             file_there="WienerHammerBenchmark.csv",
         ),
         _daisy(
@@ -394,8 +391,8 @@ def simulate_model(
             f"standard deviations must not be negative; got {process_std} and {noise_std}"
         )
     states = rng.normal(size=(len(u) + 1, state_dim))
-    for t, control in enumerate(u):
-        states[t + 1] = transition(states[t], control) + process_std * states[t + 1]
+    for t, inputs in enumerate(u):
+        states[t + 1] = transition(states[t], inputs) + process_std * states[t + 1]
     y = states[1:] @ C.T + d + noise_std * rng.normal(size=(len(u), output_dim))
     return Simulated(Series(y, u, **metadata), states, transition, process_std, noise_std, C, d)
 
@@ -535,7 +532,8 @@ def simulate_duffing(
     rng = np.random.default_rng(seed)
 
     def derivative(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-        position, velocity = x[..., 0], x[..., 1]
+        position = x[..., 0]
+        velocity = x[..., 1]
         acceleration = u[..., 0] - damping * velocity - stiffness * position - cubic * position**3
         return np.stack([velocity, acceleration], axis=-1)
 

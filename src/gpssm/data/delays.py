@@ -8,7 +8,6 @@ at the rows where it was set, and never have to shift anything.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,10 +17,7 @@ from gpssm.core.table import Table
 from gpssm.core.text import as_tuple, check_whole, count, is_real
 from gpssm.data.series import Series, as_list
 
-LONGEST = 30  # rows of a delay that are looked at
-ORDERS = (8, 4, 2)  # most values of each output in the regressions that decide
-WINDOW = 2  # most values of each input in them
-WORTH = 10.0  # the difference in BIC that shows a delay beyond doubt
+WINDOW = 2  # most values of each input in a regression
 
 Rows = Mapping[str, int] | Sequence[int] | int
 
@@ -45,7 +41,7 @@ class Delays(NamedTuple):
         return str(Table(["input", "delay in rows", "in time", "gain in BIC over none"], lines))
 
 
-def delays(series: Any, longest: int = LONGEST) -> Delays:
+def delays(series: Any, longest: int = 30) -> Delays:
     """Estimate the delay of each input from training rows.
 
         print(gpssm.delays(train))
@@ -77,33 +73,12 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
         choices = ([*lags[:j], lag, *lags[j + 1 :]] for lag in range(longest + 1))
         bic = np.array([regressions.bic(choice) for choice in choices])
         best = int(np.argmin(bic))
-        # A true delay saves a coefficient, and log N, for each row of it at least.
-        doubt = min(WORTH, 0.8 * best * math.log(regressions.rows))
+        # A true delay saves a coefficient, and log N, for each row of it at least. A difference of
+        # 10 in BIC shows it beyond doubt.
+        doubt = min(10.0, 0.8 * best * math.log(regressions.rows))
         lags[j] = best if bic[0] - bic[best] > doubt else 0
         tried[name] = bic
     return Delays(dict(zip(names, lags, strict=True)), tried, experiments[0].dt)
-
-
-def delayed(series: Any, rows: Rows) -> Any:
-    """The series with delayed inputs; the first rows, whose inputs are unknown, are dropped.
-
-    A model fitted to the result always expects delayed inputs, unlike the result of `fit(series,
-    delay=rows)`. A list of series gives a list.
-
-    Parameters
-    ----------
-    series
-        Data accepted by `Series.of`, or a list of these.
-    rows
-        The delays by name of the input, one for each input, or one for all inputs.
-    """
-    if isinstance(series, list | tuple):
-        return [delayed(item, rows) for item in as_list(series)]
-    (experiment,) = as_list(series)
-    lags = find_lags(experiment, rows)
-    longest = max(lags, default=0)
-    unknown = np.full((longest, len(lags)), np.nan)
-    return replace(experiment, u=arriving(experiment.u, lags, unknown))[longest:]
 
 
 def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
@@ -130,9 +105,10 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
             lags *= len(names)
     whole = all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags)
     if len(lags) != len(names) or not whole:
-        wanted = f"for each of {', '.join(names)}" if names else "but there are no inputs"
-        raise ValueError(f"a delay must be a number of rows, 0 or more, {wanted}; got {delay!r}")
-    longest, shortest = max(lags, default=0), min(map(len, experiments))
+        owners = f"for each of {', '.join(names)}" if names else "but there are no inputs"
+        raise ValueError(f"a delay must be a number of rows, 0 or more, {owners}; got {delay!r}")
+    longest = max(lags, default=0)
+    shortest = min(map(len, experiments))
     if longest >= shortest:
         raise ValueError(f"a delay of {longest} rows is too long for series of {shortest}")
     return tuple(int(lag) for lag in lags) if longest else ()
@@ -170,14 +146,13 @@ class _Regressions:
         self.outputs = experiments[0].output_dim
         self.inputs = experiments[0].input_dim
         # Fewer of the past outputs where many are missing, so that more rows have all of them.
-        self.order = ORDERS[-1]
-        for order in ORDERS:
-            rows = _columns(experiments, longest, order)
-            if np.mean(~np.isnan(rows).any(axis=1)) > 0.5:
-                self.order = order
+        for order in (8, 4, 2):
+            table = _columns(experiments, longest, order)
+            complete = ~np.isnan(table).any(axis=1)
+            if np.mean(complete) > 0.5:
                 break
-        table = _columns(experiments, longest, self.order)
-        table = table[~np.isnan(table).any(axis=1)]
+        self.order = order
+        table = table[complete]
         if len(table) < 2:
             raise ValueError(
                 "too few rows have all outputs to estimate delays: pass them, delay={...}"

@@ -59,7 +59,7 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
 
     try:
         variables = loadmat(path, simplify_cells=True)
-    except NotImplementedError:
+    except NotImplementedError:  # what SciPy raises for version 7.3, which is HDF5
         raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
     except MemoryError as error:
         raise MemoryError(f"{path} is too large, or damaged: {error}") from None
@@ -88,5 +88,7 @@ def _field(data: Mapping[str, Any], *names: str) -> Any:
 
 def _texts(cell: Any) -> list[str]:
     """A cell array of text as a list, with "" for empty text; a single cell is read as its text."""
-    cells = [] if cell is None else [cell] if isinstance(cell, str) else cell
+    if cell is None:
+        return []
+    cells = [cell] if isinstance(cell, str) else cell
     return [str(text) if np.size(text) > 0 else "" for text in cells]

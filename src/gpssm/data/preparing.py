@@ -81,7 +81,8 @@ def resample(series: Any, factor: float) -> Any:
             "factor must be a ratio of whole numbers up to 1000, such as 0.25 or 1.5; got "
             f"{float(factor)!r}"
         )
-    up, down = ratio.numerator, ratio.denominator
+    up = ratio.numerator
+    down = ratio.denominator
     check_memory("the series", 8 * (rows.y.size + rows.u.size) * up // down)
     clock = rows.axis
     if clock is not None:

@@ -122,35 +122,39 @@ def read(
         _check_file(path)
         return read_iddata(path, name=name, dt=dt, units=units)
     check_whole("skip", skip, 0)
-    raw, below = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
-    number_of = Counter(label for label, _ in raw)
-    # Columns of the same name, or of none, are told apart by their number.
-    columns = [
-        (label if label and number_of[label] == 1 else f"{label} column {number}".strip(), values)
-        for number, (label, values) in enumerate(raw)
-    ]
-    chosen = [[_index(columns, column, path) for column in _listed(c)] for c in (outputs, inputs)]
+    table, file_units = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
+    y = _names(outputs, table, path)
+    u = _names(inputs, table, path)
+    times: Any = time
     if not (time is None or (isinstance(time, str) and time == "auto")):
-        time = [columns[_index(columns, column, path)][0] for column in _listed(time)]
+        times = _names(time, table, path)
+    file_units = {label: file_units[label] for label in (*y, *u) if file_units.get(label)}
+    if file_units and isinstance(units, Mapping | None):
+        units = file_units | dict(units or {})
     try:
-        if not chosen[0]:
-            labels = [label for label, _ in columns]
-            raise ValueError(f"outputs needs at least one column of {labels}")
-        frame = _frame(columns, chosen[0] + chosen[1])
-        y, u = ([columns[number][0] for number in numbers] for numbers in chosen)
-        noted = {columns[number][0]: unit for number, unit in enumerate(below) if unit}
-        noted = {label: noted[label] for label in (*y, *u) if label in noted}
-        if noted and isinstance(units, Mapping | None):
-            units = noted | dict(units or {})
-        settings: dict[str, Any] = {"name": path.stem if name is None else name, "units": units}
-        settings |= {"time": time, "regrid": regrid, "fill_inputs": fill_inputs}
-        return Series.from_dataframe(frame, y, u, dayfirst=dayfirst, zone=zone, dt=dt, **settings)
+        return Series.from_dataframe(
+            _frame(table, y, u),
+            y,
+            u,
+            time=times,
+            regrid=regrid,
+            fill_inputs=fill_inputs,
+            dayfirst=dayfirst,
+            zone=zone,
+            name=path.stem if name is None else name,
+            dt=dt,
+            units=units,
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _load(path: Path, options: Options) -> RawTable:
-    """Return the table of a file; problems of its parser become clear errors."""
+def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the columns of a file and their units by name; problems of its parser become clear
+    errors.
+
+    Columns of the same name, or of none, are told apart by their number.
+    """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(
@@ -159,7 +163,7 @@ def _load(path: Path, options: Options) -> RawTable:
         )
     _check_file(path)
     try:
-        return reader(path, options)
+        columns, units = reader(path, options)
     except (ImportError, Warning):
         raise
     except MemoryError as error:
@@ -172,13 +176,13 @@ def _load(path: Path, options: Options) -> RawTable:
             "damaged, cut short, or of another format; if there are lines above the table, pass "
             "their number as skip"
         ) from error
-
-
-def _listed(columns: Any) -> list[Column]:
-    listed = list(as_tuple(columns))
-    if wrong := [name for name in listed if not isinstance(name, str) and not is_whole(name)]:
-        raise TypeError(f"a column must be given by name or by number; got {wrong[0]!r}")
-    return listed
+    uses = Counter(label for label, _ in columns)
+    names = [
+        label if label and uses[label] == 1 else f"{label} column {number}".strip()
+        for number, (label, _) in enumerate(columns)
+    ]
+    values = (cells for _, cells in columns)
+    return dict(zip(names, values, strict=True)), dict(zip(names, units, strict=False))
 
 
 def _check_file(path: Path) -> None:
@@ -186,13 +190,20 @@ def _check_file(path: Path) -> None:
         raise FileNotFoundError(f"there is no file {path}; the current folder is {Path.cwd()}")
 
 
-def _index(columns: Columns, column: Column, path: Path) -> int:
-    """Return the number of a column, or raise with all columns and the nearest name."""
-    names = [label for label, _ in columns]
+def _names(columns: Any, table: Mapping[str, Any], path: Path) -> list[str]:
+    """Return the names of columns that are given by name or by number."""
+    columns = as_tuple(columns)
+    if wrong := [name for name in columns if not isinstance(name, str) and not is_whole(name)]:
+        raise TypeError(f"a column must be given by name or by number; got {wrong[0]!r}")
+    return [_name(column, list(table), path) for column in columns]
+
+
+def _name(column: Column, names: list[str], path: Path) -> str:
+    """Return the name of a column, or raise with all columns and the nearest name."""
     if column in names:
-        return names.index(str(column))
+        return str(column)
     if str(column).isdecimal() and len(str(column)) < 10 and int(column) < len(names):
-        return int(column)
+        return names[int(column)]
     listed = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
     message = f"{path} has no column {column!r}; it has {listed or 'no column of numbers'}."
     if nearest := difflib.get_close_matches(str(column)[:100], names[:1000], n=1):
@@ -202,29 +213,34 @@ def _index(columns: Columns, column: Column, path: Path) -> int:
     raise ValueError(message)
 
 
-def _frame(columns: Columns, chosen: list[int]) -> Any:
+def _frame(table: Mapping[str, Any], y: list[str], u: list[str]) -> Any:
     """Return the chosen columns, which must be distinct and of equal length, and others of that
     length."""
     import pandas
 
-    if repeated := [columns[number][0] for number in set(chosen) if chosen.count(number) > 1]:
+    if not y:
+        raise ValueError(f"outputs needs at least one column of {list(table)}")
+    chosen = [*y, *u]
+    if repeated := [label for label in chosen if chosen.count(label) > 1]:
         raise ValueError(
             f"column {repeated[0]!r} was chosen twice; a column must be either an output or "
             "an input"
         )
-    lengths = {columns[number][0]: len(columns[number][1]) for number in chosen}
-    for label in lengths:
-        shape = np.shape(dict(columns)[label])
+    for label in chosen:
+        shape = np.shape(table[label])
         if len(shape) == 2:
             raise ValueError(
                 f"{label!r} has {shape[0]} rows and {shape[1]} columns, but each row must be a "
                 "time step. Transpose it in the file; if the shape is correct, load the array "
                 "yourself and pass it to Series"
             )
+    lengths = {label: len(table[label]) for label in chosen}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the chosen columns must have equal numbers of rows; got {lengths}")
-    rows = (next(iter(lengths.values())),)
-    return pandas.DataFrame({name: cells for name, cells in columns if np.shape(cells) == rows})
+    rows = (lengths[y[0]],)
+    return pandas.DataFrame(
+        {name: cells for name, cells in table.items() if np.shape(cells) == rows}
+    )
 
 
 def _read_text(path: Path, options: Options, default_separator: str) -> RawTable:
@@ -306,9 +322,11 @@ def _layout(
             for number, line in enumerate(file)
             if number >= options.skip and line.strip()
         )
-        comments, lines = [], list(islice(written, 1))
+        comments = []
+        lines = list(islice(written, 1))
         while lines and lines[0][1].lstrip().startswith(COMMENTS):
-            comments, lines = lines, list(islice(written, 1))
+            comments = lines
+            lines = list(islice(written, 1))
         lines += islice(written, FIRST_LINES - 1)
     if not lines:
         raise ValueError("it has no lines")

@@ -103,7 +103,10 @@ class Series:
                 f"the rows are {clock.dt:g}{unit} apart according to their times, but "
                 f"dt={float(dt):g}: leave out one of them"
             )
-        dt = clock.dt if clock is not None else None if dt is None else float(dt)
+        if clock is not None:
+            dt = clock.dt
+        elif dt is not None:
+            dt = float(dt)
         units = _checked_units({} if units is None else units, (*outputs, *inputs))
         window = None if window is None else int(window)
         _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs)
@@ -191,13 +194,13 @@ class Series:
         if times is not None and (dayfirst is not None or zone is not None):
             times = localised(times, dayfirst, zone)
         table = table.reset_index(drop=True)
-        settings |= {"outputs": outputs, "inputs": inputs}
-        y, u = table[list(outputs)], table[list(inputs)]
+        y = table[list(outputs)]
+        u = table[list(inputs)]
         if not regrid:
-            return cls(y, u, time=times, **settings)
+            return cls(y, u, time=times, outputs=outputs, inputs=inputs, **settings)
         columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
         clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, fill_inputs)
-        return cls(y, u, clock=clock, **settings)
+        return cls(y, u, clock=clock, outputs=outputs, inputs=inputs, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """Return a pandas DataFrame of outputs and inputs, indexed by time or row number."""
@@ -258,7 +261,8 @@ class Series:
             A row number; a fraction of the length, rounded down; or, if rows have dates, a date
             such as "2024-03-31 12:00".
         """
-        axis, last = self.axis, len(self) - 1
+        axis = self.axis
+        last = len(self) - 1
         if is_whole(at):
             cut = int(at)
         elif is_real(at):
@@ -552,7 +556,8 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
         return Clock.of(time)
     if rows < 2:
         return None
-    clock, other = clock_of(y), clock_of(u)
+    clock = clock_of(y)
+    other = clock_of(u)
     if clock and other and replace(clock, name=None, zone=other.zone) != replace(other, name=None):
         raise ValueError(
             f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at "

@@ -20,7 +20,6 @@ from gpssm.plots.style import (
     VERMILION,
     draw,
     figure_of,
-    legend,
     panels,
     shade,
     with_unit,
@@ -66,8 +65,8 @@ class Slice(NamedTuple):
     estimate: FunctionEstimate
 
 
-def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
-    """f along the principal directions of states and inputs in the training data.
+def slices(posterior: Posterior) -> list[Slice]:
+    """f along the first three principal directions of states and inputs in the training data.
 
     States are posterior means of all series.
     """
@@ -85,7 +84,7 @@ def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
         plain = "".join(letter if letter.isalnum() else " " for letter in name)
         names.append(rf"\mathrm{{{plain}}}")
     result = []
-    for number, direction in enumerate(directions[:most]):
+    for number, direction in enumerate(directions[:3]):
         # The sign of a principal direction is arbitrary: its largest part goes up.
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         places = (z - centre) @ direction
@@ -103,20 +102,20 @@ def slices(posterior: Posterior, most: int = 3) -> list[Slice]:
 def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     """The two largest parts of a direction, and a hint where there are more of any size."""
     largest = sorted(np.argsort(-np.abs(direction))[:2])
-    words = " ".join(
+    text = " ".join(
         rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1
     )
-    more = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
-    return f"${words.lstrip('+')}{more}$"
+    hint = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
+    return f"${text.lstrip('+')}{hint}$"
 
 
 @figure_of(Posterior)
-def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: int = 5) -> "Figure":
+def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
     """Plot the learned change f(x, u) − x with 90 % bands along slices through the data.
 
     The slices follow the principal directions of states and inputs in the training data, in scaled
-    units and without process noise. The range of the data is grey; the lower panels show the
-    novelty of the inputs (0 known, 1 prior).
+    units and without process noise, for the first five states. The range of the data is grey; the
+    lower panels show the novelty of the inputs (0 known, 1 prior).
 
     Parameters
     ----------
@@ -125,14 +124,18 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
     chain
         The chain whose draws are used, since chains may use different coordinates; None for all
         chains.
-    most_states
-        Largest number of states to show.
     """
     posterior = posterior if chain is None else posterior.thinned(chain=chain)
     lines = slices(posterior)
-    shown = min(posterior.model.state_dim, most_states)
-    layout = {"sharex": "col", "sharey": "row", "height_ratios": (*(1.0,) * shown, 0.5)}
-    figure, axes = panels(shown + 1, len(lines), height=1.05, **layout)
+    shown = min(posterior.model.state_dim, 5)
+    figure, axes = panels(
+        shown + 1,
+        len(lines),
+        height=1.05,
+        sharex="col",
+        sharey="row",
+        height_ratios=(*(1.0,) * shown, 0.5),
+    )
     for column, slice_ in zip(axes.T, lines, strict=True):
         estimate = slice_.estimate
         limits = np.quantile(slice_.places, [0.05, 0.95])
@@ -151,7 +154,6 @@ def plot_transition(posterior: Posterior, chain: int | None = 0, most_states: in
         panel.set_ylabel(f"step of $x_{{{number + 1}}}$")
     axes[-1, 0].set_ylabel("novelty")
     figure.align_ylabels()
-    legend(figure)
     return figure
 
 
@@ -172,8 +174,15 @@ def plot_wiring(posterior: Posterior) -> "Figure":
     for row, column in np.ndindex(rows, columns):
         value = values[row, column]
         colour = "white" if value > 0.6 * values.max() else BLACK
-        text = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
-        panel.text(column, row, f"{value:.2g}" if value else "×", **text)
+        panel.text(
+            column,
+            row,
+            f"{value:.2g}" if value else "×",
+            ha="center",
+            va="center",
+            fontsize=7.5,
+            color=colour,
+        )
     mean = posterior.model.mean
     for row, entries in enumerate(mean.wiring if isinstance(mean, Wired) else ()):
         if not any(entries):
@@ -191,8 +200,13 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Plot step or impulse responses over draws, one row per output and one column per input."""
     level = as_share(level)
     columns = len(response.linear.inputs)
-    layout = {"width": HALF if columns == 1 else FULL, "height": 1.8, "sharex": True}
-    figure, axes = panels(len(response.linear.outputs), columns, **layout)
+    figure, axes = panels(
+        len(response.linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.8,
+        sharex=True,
+    )
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
@@ -209,7 +223,6 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     )
     for panel in axes[-1]:
         panel.set_xlabel(name)
-    legend(figure)
     return figure
 
 
@@ -218,8 +231,13 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Plot magnitude and phase over frequency, two rows per output and one column per input."""
     level = as_share(level)
     columns = len(bode.linear.inputs)
-    layout = {"width": HALF if columns == 1 else FULL, "height": 1.5, "sharex": True}
-    figure, axes = panels(2 * len(bode.linear.outputs), columns, **layout)
+    figure, axes = panels(
+        2 * len(bode.linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.5,
+        sharex=True,
+    )
     for (row, i), panel in np.ndenumerate(axes):
         j, is_phase = divmod(row, 2)
         values = bode.phase if is_phase else bode.magnitude
@@ -231,7 +249,6 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     cycles = f"cycles per {bode.linear.time_unit or per}"
     for panel in axes[-1]:
         panel.set_xlabel("frequency [Hz]" if bode.linear.time_unit == "s" else cycles)
-    legend(figure)
     return figure
 
 
@@ -245,13 +262,18 @@ def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
     panel.plot(np.cos(angle), np.sin(angle), color=BLACK, linewidth=0.8)
     for k, column in enumerate(linear.poles.T):
         low, high = np.quantile(np.abs(column), ((1 - level) / 2, (1 + level) / 2))
-        style = {"color": LINES[k % len(LINES)]["color"], "alpha": 0.6}
         label = f"|p| {low:.3f} to {high:.3f}"
-        panel.plot(column.real, column.imag, "x", **style, label=label)
+        panel.plot(
+            column.real,
+            column.imag,
+            "x",
+            color=LINES[k % len(LINES)]["color"],
+            alpha=0.6,
+            label=label,
+        )
     reach = 1.1 * max(1.0, float(np.abs(linear.poles).max()))
     limits = (-reach, reach)
     panel.set(xlim=limits, ylim=limits, aspect="equal", xlabel="real part", ylabel="imaginary part")
-    legend(figure)
     return figure
 
 
@@ -263,8 +285,7 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
     """
     level = as_share(level)
     number = len(curve.outputs)
-    layout = {"width": HALF if number == 1 else FULL, "height": 1.7, "sharex": True}
-    figure, axes = panels(2, number, **layout)
+    figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
     settled = curve.supported(curve.settled)
     gain = curve.supported(curve.gain)
     unstable = curve.stable.mean(0) < 0.5
@@ -272,8 +293,13 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
         top, bottom = axes[:, j]
         _draw_band(top, curve.values, settled[..., j], level)
         if unstable.any():
-            dots = {"color": VERMILION, "label": "unstable"}
-            top.plot(curve.values[unstable], curve.median[unstable, j], ".", **dots)
+            top.plot(
+                curve.values[unstable],
+                curve.median[unstable, j],
+                ".",
+                color=VERMILION,
+                label="unstable",
+            )
         top.set(ylabel=with_unit(output, curve.units), title=f"{output} settles at")
         _draw_band(bottom, curve.values, gain[..., j], level)
         bottom.set(
@@ -281,7 +307,6 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
             title=f"static gain, per unit of {curve.input}",
             xlabel=with_unit(curve.input, curve.units),
         )
-    legend(figure)
     return figure
 
 

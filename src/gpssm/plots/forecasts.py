@@ -27,8 +27,6 @@ from gpssm.plots.style import (
     VERMILION,
     draw,
     figure_of,
-    in_house_style,
-    legend,
     panels,
     shade,
     time_axis,
@@ -47,7 +45,7 @@ STEPS = {"color": GREEN, "linewidth": 0.9, "drawstyle": "steps-post", "label": "
 Pair = tuple[Forecast, Any]
 
 
-@in_house_style()
+@figure_of()
 def plot_series(series: Any, train: Any = None) -> "Figure":
     """Plot outputs above inputs, with the first four series side by side.
 
@@ -76,7 +74,6 @@ def plot_series(series: Any, train: Any = None) -> "Figure":
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(with_unit(name, first.units))
     figure.align_ylabels()
-    legend(figure)
     return figure
 
 
@@ -88,9 +85,16 @@ def _draw_columns(column: np.ndarray, rows: Series) -> None:
         draw(panel, times, values, color=BLUE, label="output")
         missing = times[np.isnan(values)]
         if missing.size:
-            style = {"color": VERMILION, "markersize": 6, "label": "missing"}
             bottom = panel.get_xaxis_transform()
-            panel.plot(missing, np.zeros(len(missing)), "|", transform=bottom, **style)
+            panel.plot(
+                missing,
+                np.zeros(len(missing)),
+                "|",
+                transform=bottom,
+                color=VERMILION,
+                markersize=6,
+                label="missing",
+            )
     for panel, values in zip(column[rows.output_dim :], rows.u.T, strict=True):
         draw(panel, times, values, **STEPS)
     column[0].set_xlim(times[0], end)
@@ -109,10 +113,11 @@ def _mark_split(column: np.ndarray, rows: Series, train: Any) -> None:
             f"got {train!r}"
         )
     times, _ = time_axis(length + 1, rows.axis)
-    dashed = {"color": GREY, "linestyle": "--", "linewidth": 0.9}
     for panel in column:
         panel.axvspan(times[first], times[-1], color=LIGHT, zorder=0, linewidth=0, label="test")
-        panel.axvline(times[first], **dashed, label="end of training")
+        panel.axvline(
+            times[first], color=GREY, linestyle="--", linewidth=0.9, label="end of training"
+        )
 
 
 @figure_of(Forecast)
@@ -142,8 +147,9 @@ def plot_forecast(
     outputs = len(forecast.outputs)
     inputs = forecast.inputs
     ratios = (2.1,) * outputs + (1.0,) * len(inputs)
-    layout = {"sharex": True, "height_ratios": ratios, "height": float(np.mean(ratios))}
-    figure, axes = panels(len(ratios), **layout)
+    figure, axes = panels(
+        len(ratios), sharex=True, height_ratios=ratios, height=float(np.mean(ratios))
+    )
     axes = axes.ravel()
     times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
     past = None if history is None else _last_rows(history, forecast)
@@ -168,13 +174,20 @@ def plot_forecast(
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
     # Steps that cannot be trusted are hatched up to the next, so that one can be seen.
     ends, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
-    style = {"facecolor": "none", "edgecolor": GREY, "hatch": "///", "linewidth": 0, "zorder": 0}
     for first, end in untrusted_spans(forecast) - forecast.start:
         for panel in axes:
-            panel.axvspan(ends[first], ends[end], **style, label="not to be trusted")
+            panel.axvspan(
+                ends[first],
+                ends[end],
+                facecolor="none",
+                edgecolor=GREY,
+                hatch="///",
+                linewidth=0,
+                zorder=0,
+                label="not to be trusted",
+            )
     axes[-1].set_xlabel(name)
     figure.align_ylabels()
-    legend(figure)
     return figure
 
 
@@ -185,7 +198,7 @@ def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray
     return times, values
 
 
-@in_house_style()
+@figure_of()
 def plot_comparison(
     forecasts: Mapping[str, Forecast],
     actual: Any = None,
@@ -229,17 +242,24 @@ def plot_comparison(
     for number, (label, forecast) in enumerate(forecasts.items()):
         style = LINES[number % len(LINES)]
         marker = MARKERS[number % len(MARKERS)]
-        marks = {"marker": marker, "markevery": max(forecast.horizon // 8, 1)}
         times, _ = time_axis(forecast.horizon, forecast.axis, forecast.start)
         low, high = forecast.interval(level)
         for panel, name in zip(axes[:, 0], shown, strict=True):
             column = forecast.outputs.index(name)
             if len(forecasts) <= 3:  # bands of more forecasts hide each other
-                light = {"color": style["color"], "alpha": 0.15}
-                shade(panel, times, low[:, column], high[:, column], **light)
-            draw(panel, times, forecast.median[:, column], **style, **marks, label=label)
+                shade(
+                    panel, times, low[:, column], high[:, column], color=style["color"], alpha=0.15
+                )
+            draw(
+                panel,
+                times,
+                forecast.median[:, column],
+                **style,
+                marker=marker,
+                markevery=max(forecast.horizon // 8, 1),
+                label=label,
+            )
     axes[-1, 0].set_xlabel(time_axis(1, first.axis)[1])
-    legend(figure)
     return figure
 
 
@@ -288,11 +308,10 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
         covered.axhline(share, color=style["color"], linewidth=0.6, alpha=0.6)
     errors.set(ylabel="error", xlabel="steps ahead", ylim=(0, None))
     covered.set(ylabel="coverage", xlabel="steps ahead", ylim=(0, 1.03))
-    legend(figure)
     return figure
 
 
-@in_house_style()
+@figure_of()
 def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) -> "Figure":
     """Plot the probability integral transform, and the coverage of intervals by step ahead.
 
@@ -323,7 +342,6 @@ def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) 
     figure, axes = panels(1, 2, height=2.2)
     _draw_histogram(axes[0, 0], values[np.isfinite(values)])
     _draw_coverage(axes[0, 1], values, levels)
-    legend(figure)
     return figure
 
 
@@ -345,8 +363,9 @@ def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
     label = "95 % band if calibrated"
     panel.axhspan(scale * low, scale * high, color=LIGHT, linewidth=0, label=label)
     counts, edges = np.histogram(values, bins, (0, 1))
-    bars = {"align": "edge", "color": BLUE, "alpha": 0.6, "edgecolor": "white"}
-    panel.bar(edges[:-1], counts * scale, 1 / bins, **bars)
+    panel.bar(
+        edges[:-1], counts * scale, 1 / bins, align="edge", color=BLUE, alpha=0.6, edgecolor="white"
+    )
     panel.axhline(1, color=GREY, linestyle="--", linewidth=0.9)
     words = f"PIT: share of paths below ({len(values)} entries)"
     panel.set(xlabel=words, ylabel="density", xlim=(0, 1))
@@ -408,10 +427,16 @@ def plot_orders(models: LinearComparison) -> "Figure":
     orders = [int(str(name)[3:]) for name in ordered.index]
     style = {"fmt": "o", "color": BLUE, "capsize": 2, "label": "state-space model"}
     panel.errorbar(orders, ordered["loss"], ordered["standard_error"], **style)
-    ring = {"s": 150, "facecolors": "none", "edgecolors": VERMILION, "label": "chosen"}
     chosen = f"ss-{models.orders[0]}"
     if chosen in table.index:
-        panel.scatter(models.orders[0], table.loc[chosen, "loss"], **ring)
+        panel.scatter(
+            models.orders[0],
+            table.loc[chosen, "loss"],
+            s=150,
+            facecolors="none",
+            edgecolors=VERMILION,
+            label="chosen",
+        )
     # Models far worse than all orders would flatten the picture.
     others = table.drop(ordered.index)
     limit = ordered["loss"].max()
@@ -421,5 +446,4 @@ def plot_orders(models: LinearComparison) -> "Figure":
     panel.set_ylim(bottom=0)
     panel.set_xticks(sorted(orders))
     panel.set(xlabel="order: number of states", ylabel=f"{models.protocol}\n(held-out rows, SD)")
-    legend(figure)
     return figure

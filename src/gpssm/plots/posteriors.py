@@ -22,7 +22,6 @@ from gpssm.plots.style import (
     draw,
     extremes,
     figure_of,
-    legend,
     panels,
     say,
     shade,
@@ -81,7 +80,6 @@ def plot_smoothed(
         panel.set_ylabel(with_unit(series.outputs[column], series.units))
         panel.margins(x=0.01)
     axes[-1, 0].set_xlabel(axis_name)
-    legend(figure)
     return figure
 
 
@@ -94,9 +92,16 @@ def _draw_missing(
     shown = extremes(low, high, most=300)
     where = times[missing][shown]
     panel.vlines(where, low[shown], high[shown], color=VERMILION, linewidth=0.7, alpha=0.7)
-    style = {"color": VERMILION, "markersize": 3, "markerfacecolor": "white"}
     middle = observed.median[:, column][missing][shown]
-    panel.plot(where, middle, "D", **style, label="missing, filled in")
+    panel.plot(
+        where,
+        middle,
+        "D",
+        color=VERMILION,
+        markersize=3,
+        markerfacecolor="white",
+        label="missing, filled in",
+    )
 
 
 @figure_of(Posterior)
@@ -133,7 +138,6 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     if states.shape[-1] > most:
         axes[0, 0].set_title(f"the first {most} of {states.shape[-1]} states")
     axes[-1, 0].set_xlabel(label)
-    legend(figure)
     return figure
 
 
@@ -165,8 +169,9 @@ def draw_residuals(residuals: Residuals) -> "Figure":
     series = residuals.series
     number = min(series.input_dim, 3)  # inputs with the largest correlations
     ratios = (2.2, *(1.3,) * (1 + number))
-    layout = {"width_ratios": ratios, "sharex": "col"}
-    figure, axes = panels(series.output_dim, 2 + number, height=1.9, **layout)
+    figure, axes = panels(
+        series.output_dim, 2 + number, height=1.9, width_ratios=ratios, sharex="col"
+    )
     for j, (row, values) in enumerate(zip(axes, residuals.values.T, strict=True)):
         autocorrelation = residuals.own[j]
         tests = residuals.inputs[j]
@@ -254,13 +259,18 @@ def plot_traces(posterior: Posterior) -> "Figure":
     flat within the grey band, which contains 95 % of the bars for independent draws.
     """
     chosen = traces(posterior)
-    layout = {"width_ratios": (3, 2), "sharex": "col"}
-    figure, axes = panels(len(chosen), 2, height=1.05, **layout)
+    figure, axes = panels(len(chosen), 2, height=1.05, width_ratios=(3, 2), sharex="col")
     for (trace, ranks), (name, values) in zip(axes, chosen.items(), strict=True):
         draws = np.arange(values.shape[1])
         for chain, style in zip(range(len(values)), LINES * len(values), strict=False):
-            thin = {"color": style["color"], "linewidth": 0.7, "label": f"chain {chain}"}
-            draw(trace, draws, values[chain], **thin)
+            draw(
+                trace,
+                draws,
+                values[chain],
+                color=style["color"],
+                linewidth=0.7,
+                label=f"chain {chain}",
+            )
         trace.margins(x=0.01)
         ratio = _rhat(values)
         words = "" if np.isnan(ratio) else f"   R-hat {ratio:.2f}"
@@ -269,7 +279,6 @@ def plot_traces(posterior: Posterior) -> "Figure":
     axes[-1, 0].set_xlabel("draw")
     axes[-1, 1].set_xlabel("rank over all chains")
     axes[0, 1].set_title("share of each chain's draws, 1 = even", pad=3)
-    legend(figure)
     return figure
 
 
@@ -316,12 +325,31 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
         say(ratios, "")
         return figure
     places = np.arange(len(rows))
-    bars = {"height": 0.55, "color": BLUE, "alpha": 0.75, "label": "bulk, worst"}
-    sizes.barh(places, [row.ess_bulk for row in rows], **bars)
-    tails = {"color": VERMILION, "markersize": 4, "label": "tail, worst"}
-    sizes.plot([row.ess_tail for row in rows], places, "D", **tails)
-    medians = {"color": BLACK, "markersize": 9, "markeredgewidth": 1.5, "label": "bulk, median"}
-    sizes.plot([row.ess_bulk_median for row in rows], places, "|", **medians)
+    sizes.barh(
+        places,
+        [row.ess_bulk for row in rows],
+        height=0.55,
+        color=BLUE,
+        alpha=0.75,
+        label="bulk, worst",
+    )
+    sizes.plot(
+        [row.ess_tail for row in rows],
+        places,
+        "D",
+        color=VERMILION,
+        markersize=4,
+        label="tail, worst",
+    )
+    sizes.plot(
+        [row.ess_bulk_median for row in rows],
+        places,
+        "|",
+        color=BLACK,
+        markersize=9,
+        markeredgewidth=1.5,
+        label="bulk, median",
+    )
     draws = posterior.num_chains * posterior.num_draws
     marks = ((100 * posterior.num_chains, "--", "100 per chain"), (draws, ":", "draws"))
     for place, line, label in marks:
@@ -334,7 +362,6 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
     distances = np.maximum([row.rhat - 1 for row in rows], 1e-3)
     ratios.plot(distances, places, "o", color=BLUE, markersize=5)
     ratios.set(xscale="log", xlim=(7e-4, None), xlabel="R-hat − 1, worst")
-    legend(figure)
     return figure
 
 
@@ -375,7 +402,6 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         panel.set_xlabel(readable(name.replace("log_", "")))
         panel.set_yticks([])
         panel.set_ylim(0, 1.08)
-    legend(figure)
     return figure
 
 

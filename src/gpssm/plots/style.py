@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"
-BLACK, GREY, LIGHT = "#000000", "#777777", "#e4e4e4"
+BLUE = "#0072b2"
+VERMILION = "#d55e00"
+GREEN = "#009e73"
+ORANGE = "#e69f00"
+BLACK = "#000000"
+GREY = "#777777"
+LIGHT = "#e4e4e4"
 LINES = tuple(
     {"color": color, "linestyle": line}
     for color, line in zip(
@@ -45,7 +50,8 @@ LEVEL = 0.9  # of bands
 P = ParamSpec("P")
 MARKERS = ("o", "s", "D", "^", "v", "X")
 DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data over a forecast of them
-HALF, FULL = 3.5, 7.0  # widths in inches: one column of a page, and two
+HALF = 3.5  # inches, the width of one column of a page
+FULL = 7.0  # the width of two columns
 RC: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 8.5,
@@ -89,16 +95,22 @@ def in_house_style() -> Iterator[None]:
 
 
 def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws its first argument, of one of these classes."""
+    """Decorate a function that draws its first argument, of one of these classes if any are given.
+
+    The figure is in the house style, and gets a legend.
+    """
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
 
         @functools.wraps(function)
         def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":
-            check_kind(name, args[0] if args else options.get(name), *kinds)
+            if kinds:
+                check_kind(name, args[0] if args else options.get(name), *kinds)
             with in_house_style():
-                return function(*args, **options)
+                figure = function(*args, **options)
+                legend(figure)
+                return figure
 
         return draw_figure
 
@@ -127,7 +139,8 @@ def to_png(figure: "Figure", dpi: int = 150) -> bytes:
     """The figure as a PNG file."""
     from matplotlib.text import Text
 
-    buffer, texts = io.BytesIO(), figure.findobj(Text)
+    buffer = io.BytesIO()
+    texts = figure.findobj(Text)
     for text in texts:
         text.set_text(printable(text.get_text()))  # no font has what controls a terminal
     try:

@@ -8,7 +8,6 @@ itself any request.
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -79,7 +78,8 @@ def render(examination: Examination, content: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"number": figure, "percent": percent, "embedded": embedded}
+    environment.filters |= {"number": figure, "percent": percent}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     template, style, script = (
         resources.files("gpssm.report").joinpath(name).read_text(encoding="utf-8")
         for name in ("template.html.j2", "style.css", "script.js")
@@ -102,14 +102,6 @@ def render(examination: Examination, content: Mapping[str, Any]) -> str:
             "unknown": "Not applicable",
         },
     )
-
-
-def embedded(thing: Any) -> Any:
-    """JSON for a script element, which nothing inside it can end."""
-    from markupsafe import Markup
-
-    text = json.dumps(thing, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _hash(text: str) -> str:

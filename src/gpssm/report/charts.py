@@ -79,7 +79,8 @@ def forecast_group(
     """
     names = keys_of(forecasts)
     first = next(iter(forecasts.values()))
-    start, end = first.start, first.start + first.horizon
+    start = first.start
+    end = start + first.horizon
     axis = Axis.of(history.axis)
     before = history[-2 * first.horizon :]
     begin = start - len(before)

@@ -25,6 +25,7 @@ from gpssm.report.charts import (
     FIT_ROWS,
     LEVELS,
     MODEL,
+    Group,
     error_group,
     fit_group,
     forecast_group,
@@ -55,18 +56,12 @@ def compose(
     shown = {name: forecast[:steps] for name, forecast in examination.forecasts.items()}
     hidden = examination.forecast.horizon - shown[examination.method].horizon
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
-    # The last experiment was looked at already; the seven before it can be picked.
-    smoothed = stored_rows(posterior)
-    experiments = {}
-    charts = [forecast_group(shown, history, examination.test, switched_on)]
-    for index in range(max(len(raw) - 8, 0), len(raw)):
-        last = index == len(raw) - 1
-        key = "fit" if last else f"fit-{index}"
-        experiments[key] = raw[index].name or f"Experiment {index + 1}"
-        outputs = (examination.smoothed, examination.observed)
-        outputs = outputs if last else smoothed_outputs(smoothed, index)
-        charts.append(fit_group(*outputs, smoothed.dataset.experiments[index], key))
-    charts.append(error_group(rolling, switched_on))
+    experiments, fit_charts = _fit_charts(examination)
+    charts = [
+        forecast_group(shown, history, examination.test, switched_on),
+        *fit_charts,
+        error_group(rolling, switched_on),
+    ]
     failures = []
     if pictures is None:
         figures = figures_of(examination)
@@ -79,10 +74,6 @@ def compose(
         "metrics.json": to_json(examination.to_dict()),
         "config.json": to_json(tables),
     }
-    inside = coverage(examination.observed.paths, smoothed.dataset.experiments[-1].y, 0.9)
-    fitted = f"Here {percent(float(inside))} do."
-    if len(history) > FIT_ROWS:
-        fitted += f" The chart shows the last {FIT_ROWS} of {len(history)} rows."
     name = (len(raw) == 1 and history.name) or ", ".join(history.outputs)
     return {
         "title": title or f"{name}: model report",
@@ -98,12 +89,40 @@ def compose(
         "forecast": forecast_tables(frame[:steps], examination.test),
         "future": examination.future
         + (f" The remaining {hidden} steps are not drawn." if hidden else ""),
-        "fitted": fitted,
+        "fitted": _fit_note(examination),
         "pictures": page_pictures(examination, pictures),
         "tables": tables,
         "downloads": {name: data_uri(name, text) for name, text in (texts | dict(files)).items()},
         "troubles": (*examination.summary.sampling.notes, *examination.failures, *failures),
     }
+
+
+def _fit_charts(examination: Examination) -> tuple[dict[str, str], list[Group]]:
+    """Return the names of the training series whose fits are drawn, by chart, and the charts."""
+    raw = examination.posterior.dataset.experiments
+    stored = stored_rows(examination.posterior)
+    names = {}
+    charts = []
+    # The last experiment was smoothed already; the seven before it can be picked.
+    for index in range(max(len(raw) - 8, 0), len(raw)):
+        last = index == len(raw) - 1
+        key = "fit" if last else f"fit-{index}"
+        names[key] = raw[index].name or f"Experiment {index + 1}"
+        outputs = (examination.smoothed, examination.observed)
+        outputs = outputs if last else smoothed_outputs(stored, index)
+        charts.append(fit_group(*outputs, stored.dataset.experiments[index], key))
+    return names, charts
+
+
+def _fit_note(examination: Examination) -> str:
+    """Return the coverage of the training outputs, and how many rows are drawn."""
+    stored = stored_rows(examination.posterior).dataset.experiments[-1]
+    inside = coverage(examination.observed.paths, stored.y, 0.9)
+    note = f"Here {percent(float(inside))} do."
+    rows = len(examination.posterior.dataset.experiments[-1])
+    if rows > FIT_ROWS:
+        note += f" The chart shows the last {FIT_ROWS} of {rows} rows."
+    return note
 
 
 def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]:

@@ -53,7 +53,6 @@ def sweep(
     gpssm bench report DIR
     """
     from gpssm.bench import PROTOCOLS, run_sweep
-    from gpssm.bench.sweep import parse_method
     from gpssm.methods import METHODS
 
     check_paths(out)
@@ -63,13 +62,7 @@ def sweep(
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
             raise ValueError(f"--shard must be I/N with I from 1 to N, such as 2/4; got {shard!r}")
-        settings: dict[str, dict[str, Any]] = {}
-        for name, value in parse_pairs(changes or []).items():
-            method, _, key = name.rpartition(".")
-            for target in _names(method, "method", chosen) if method else chosen:
-                settings.setdefault(target, {})[key] = value
-        for method, changed in settings.items():
-            parse_method(method, changed)
+        settings = _settings_by_method(changes or [], chosen)
         names = _names(datasets, "series")
     results = run_sweep(
         names,
@@ -110,6 +103,20 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
 
     tables = [f"{table}\n" for table in result_tables(summarise(results))]
     return [*tables, *(in_line(fact) for fact in provenance(results))]
+
+
+def _settings_by_method(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each method from texts [METHOD.]NAME=VALUE, after checking them."""
+    from gpssm.bench.sweep import parse_method
+
+    settings: dict[str, dict[str, Any]] = {}
+    for name, value in parse_pairs(texts).items():
+        method, _, key = name.rpartition(".")
+        for target in _names(method, "method", methods) if method else methods:
+            settings.setdefault(target, {})[key] = value
+    for method, changed in settings.items():
+        parse_method(method, changed)
+    return settings
 
 
 def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
     from gpssm.cli.settings import Settings
 
-MODEL, TABLE = "Model and sampling", "Reading the data"
+MODEL = "Model and sampling"
+TABLE = "Reading the data"
 Texts = list[str] | None
 Text = str | None
 Whole = int | None
@@ -103,20 +104,9 @@ def fit(
             panel=TABLE,
         ),
     ] = None,
-    fill_inputs: Annotated[
-        Text,
-        _option(
-            metavar="RULE",
-            help="Inputs of missing rows: hold or interpolate. (default: hold)",
-            panel=TABLE,
-        ),
-    ] = None,
     na: Annotated[
         Texts,
         _option(metavar="MARK", help="Marker of missing values; repeat for more.", panel=TABLE),
-    ] = None,
-    unit: Annotated[
-        Texts, _option(metavar="NAME=UNIT", help="Unit of a column; repeat for more.", panel=TABLE)
     ] = None,
 ) -> Answer:
     """Fit a model to data and write a run folder: posterior, forecast, scores, figures, report.
@@ -125,8 +115,12 @@ def fit(
     gpssm fit tank.csv -y level -u pump -u valve --train 0.8
     """
     check_paths(out, config, *(data or ()))
-    columns = {"files": data and tuple(map(str, data)), "outputs": y and tuple(y)}
-    columns |= {"inputs": u and tuple(u), "train": train and parse_value(train)}
+    columns = {
+        "files": data and tuple(map(str, data)),
+        "outputs": y and tuple(y),
+        "inputs": u and tuple(u),
+        "train": train and parse_value(train),
+    }
     model: dict[str, Any] = {
         "num_chains": chains,
         "num_warmup": warmup,
@@ -134,10 +128,8 @@ def fit(
         "seed": seed,
     }
     with usage():
-        reader = {"dt": dt, "time": time, "fill_inputs": fill_inputs}
+        reader = {"dt": dt, "time": time, "na": na and tuple(map(parse_value, na))}
         reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
-        reader["na"] = na and tuple(map(parse_value, na))
-        reader["units"] = unit and dict(_pairs("--unit", "NAME=UNIT, as level=m", unit))
         model["state_dim"] = state_dim and parse_value(state_dim)
         model["horizon"] = horizon and parse_value(horizon)
         model |= parse_pairs(settings or [])
@@ -150,8 +142,9 @@ def fit(
     from gpssm.cli.pipeline import execute
 
     out = out or Path("runs") / f"{Path(request.files[0]).stem}-{request.method}"
-    options = {"resume": resume, "overwrite": overwrite, "with_report": not no_report}
-    run = execute(request, out, screen, **options)
+    run = execute(
+        request, out, screen, resume=resume, overwrite=overwrite, with_report=not no_report
+    )
     return Answer(_facts(run), closing_lines(run))
 
 
@@ -213,18 +206,13 @@ def parse_value(text: str) -> Any:
 
 def parse_pairs(texts: Sequence[str]) -> dict[str, Any]:
     """Settings by name of NAME=VALUE."""
-    pairs = _pairs("--set", "NAME=VALUE, as kernel=matern52", texts)
-    return {name: parse_value(value) for name, value in pairs}
-
-
-def _pairs(option: str, form: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    pairs = []
+    values = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not (name and value):
-            raise ValueError(f"{option} must be {form}; got {text!r}")
-        pairs.append((name, value))
-    return pairs
+            raise ValueError(f"--set must be NAME=VALUE, as kernel=matern52; got {text!r}")
+        values[name] = parse_value(value)
+    return values
 
 
 def _facts(run: "Run") -> dict[str, Any]:
