@@ -1,4 +1,4 @@
-"""Step sizes that reach a wanted acceptance rate, by dual averaging.
+"""Step sizes adapted to a target acceptance rate by dual averaging.
 
 Nesterov (2009); Hoffman & Gelman (2014).
 """
@@ -12,9 +12,7 @@ from gpssm.core.loops import choose
 
 
 class StepSize(NamedTuple):
-    """The step in use and its weighted average, both as logarithms, with what the recursion
-    remembers.
-    """
+    """The current log step size, its weighted average, and the state of the recursion."""
 
     log_step: Float[Array, ""]
     log_average: Float[Array, ""]
@@ -23,14 +21,16 @@ class StepSize(NamedTuple):
     updates: Float[Array, ""]
 
     def size(self, adapting: Bool[Array, ""]) -> Float[Array, ""]:
-        """The step of the next move: the latest while it adapts, the average ever after."""
+        """Return the step size of the next move: the current one while adapting, then the
+        average.
+        """
         return jnp.exp(jnp.where(adapting, self.log_step, self.log_average))
 
 
 def start(step: Float[Array, ""] | float) -> StepSize:
-    """Begin at a step size.
+    """Return the initial state for a step size.
 
-    The recursion is centred a little above it, since a large step is the cheaper mistake.
+    The recursion is centred slightly above it, since large steps are the cheaper mistake.
     """
     log_step = jnp.log(jnp.asarray(step, float))
     zero = jnp.zeros_like(log_step)
@@ -45,9 +45,9 @@ def update(
 ) -> StepSize:
     """Take one step of the recursion.
 
-    H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ,  with γ = .2, how
-    strongly steps are drawn to the centre, and t₀ = 10, by which the first updates count less.
-    Early steps have weights that decay as t^−¾ in the average.
+    H ← (1 − 1/(t + t₀)) H + (target − α)/(t + t₀),  log ε = μ − √t H / γ,  with γ = .2, which
+    controls the pull towards the centre, and t₀ = 10, which damps the first updates. The weights of
+    the average decay as t^−¾.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def update(
     acceptance
         α, the acceptance probability of the latest move.
     target
-        The rate that is aimed at.
+        The target acceptance rate.
     adapting
-        Where false the state stays as it is.
+        If false, the state is returned unchanged.
     """
     count = state.updates + 1
     weight = 1 / (count + 10.0)

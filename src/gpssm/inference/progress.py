@@ -1,4 +1,4 @@
-"""Progress of a run as the user sees it, and how the user can end the run."""
+"""Progress bars, and interruptions by the user."""
 
 import signal
 import sys
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Mode = bool | Literal["plain"]
 
-WIDE_TERMINAL = 110  # columns of a terminal from which a bar shows all figures
+WIDE_TERMINAL = 110  # minimum columns of a terminal for a bar with all statistics
 
 
 class Status(NamedTuple):
-    """Where a run stands after a chunk.
+    """The progress of a run after a chunk.
 
     Parameters
     ----------
     phase
-        What the run is doing.
+        The current phase of the run.
     done
         Iterations since the start of the warm-up.
     total
@@ -39,7 +39,7 @@ class Status(NamedTuple):
     log_target
         Mean over chains of the log target after the chunk.
     rhat
-        R-hat of the log target so far, NaN while there is too little to tell.
+        R-hat of the log target so far, NaN while there are too few draws.
     """
 
     phase: Literal["warm-up", "sampling"]
@@ -71,8 +71,8 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     log_target
         The log target of the draws.
     separate_models
-        Whether each chain has a separate model. Their targets cannot be compared, and the result
-        is the largest R-hat of a chain by itself.
+        Whether each chain has a separate model. Their targets cannot be compared, and the result is
+        the largest split R-hat of a single chain.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def reporter(mode: Mode, total: int) -> Iterator[Report]:
     """
     check_progress(mode)
     if mode is not True:
-        # The first chunk waits for the compiler, so the time left is estimated from its end on.
+        # The first chunk includes compilation; the time left is estimated from its end on.
         marks: list[tuple[float, int]] = []
 
         def report(status: Status) -> None:
@@ -157,11 +157,12 @@ def _bar(what: str, total: int | None) -> Iterator[tuple["Progress", Callable[..
 
     console = Console()
     if console.is_jupyter:
-        # One bar only needs to start its line again, which a notebook can do. Rich would use a
-        # widget, and nbclient answers each of its changes: it may then miss the end of the cell.
+        # A single bar only needs carriage returns, which notebooks support. Rich would use a
+        # widget, and nbclient responds to each of its changes and may then miss the end of the
+        # cell.
         console = Console(force_jupyter=False, force_terminal=True, width=100)
-    # Work whose number of steps is unknown has no end to count to, and a few steps, such as fits of
-    # baselines, differ too much to reckon the time left from.
+    # With an unknown number of steps there is no end to count to, and a few unequal steps, such as
+    # fits of baselines, do not allow an estimate of the time left.
     counted = () if total is None else (MofNCompleteColumn(),)
     counted += (TimeRemainingColumn(),) if total is not None and total >= 20 else ()
     columns = (
@@ -183,7 +184,7 @@ def tracked(
     name: Callable[[Item], str] = str,
     total: int | None = None,
 ) -> Iterator[Item]:
-    """Yield the items, with a bar or with one line for each as it is done.
+    """Yield the items, with a bar or with one line for each finished item.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ def tracked(
     mode
         As in `reporter`.
     what
-        What is being done, as "backtest".
+        The name of the task, such as "backtest".
     name
         The text for an item.
     total
@@ -218,14 +219,14 @@ def tracked(
 
 @contextmanager
 def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the next step of work whose number of steps is unknown.
+    """Yield a function that shows the next step of a task with an unknown number of steps.
 
     Parameters
     ----------
     mode
         As in `reporter`.
     what
-        What is being done.
+        The name of the task.
 
     Yields
     ------
@@ -241,11 +242,11 @@ def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Yield a function `pressed()` that says whether the user has pressed Ctrl-C.
+    """Yield a function `pressed()` that returns whether the user has pressed Ctrl-C.
 
-    The first Ctrl-C is only noted; a second one raises KeyboardInterrupt. SIGTERM, by which systems
-    ask a process to end, counts as Ctrl-C unless the user's program has another handler for
-    it. Python lets only the main thread handle signals: in other threads nothing changes.
+    The first Ctrl-C is only recorded; a second one raises KeyboardInterrupt. SIGTERM is treated as
+    Ctrl-C unless the user's program handles it. Python handles signals only in the main thread; in
+    other threads this function has no effect.
 
     Yields
     ------
@@ -270,5 +271,5 @@ def interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(presses)
     finally:
         for number, handler in zip(numbers, previous, strict=True):
-            # None stands for a handler that was not set from Python, which cannot be restored.
+            # None means a handler that was not installed from Python, which cannot be restored.
             signal.signal(number, signal.default_int_handler if handler is None else handler)
