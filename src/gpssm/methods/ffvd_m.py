@@ -1,25 +1,25 @@
 """The samplers of Fan, Bonilla, O'Kane & Sisson (2023): stochastic-gradient HMC.
 
-`ffvd-m` moves states and whitened weights,
+`ffvd-m` samples states and whitened weights,
 
     log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
                  + Σ_t [ log p(y_t | x_{t+1})
                          + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-where the sum over time may be estimated from a window of it. `ffvd-c-m` moves the states, the
-weights integrated out,
+where the sum over time may be estimated from a window. `ffvd-c-m` samples the states, the weights
+integrated out,
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
               + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d / Q_d }
 
 and v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹) is drawn exactly.
 
-P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is
-offered.
+P_d couples all transitions, so that no window gives an unbiased gradient, and there is no such
+option.
 
-Unlike in the other samplers everything moves at once: the latents and the leaves with the role
-"sample", noises included, are one vector under SGHMC (`sghmc.py`). Leaves with the role "optimise"
-take an Adam step up the same density, in warm-up.
+Unlike in the other samplers, all variables move jointly: the latents and the leaves with the role
+"sample", including noise levels, form one vector for SGHMC (`sghmc.py`). In the warm-up, leaves
+with the role "optimise" take Adam steps on the same density.
 """
 
 import abc
@@ -42,7 +42,9 @@ from gpssm.model.types import Draw, Info, Method
 
 
 class Latents(NamedTuple):
-    """All that a sampler moves at once; the weights are None where they are integrated out."""
+    """The variables that a sampler moves jointly; the weights are None if they are integrated
+    out.
+    """
 
     states: States
     weights: Float[Array, "Dx M"] | None
@@ -60,7 +62,7 @@ class LatentSampler(Method):
     moves
         The moves of the parameters.
     start
-        The states to start from.
+        The initial states.
     collapsed
         Whether the weights are integrated out.
     moves_leaves
@@ -76,14 +78,14 @@ class LatentSampler(Method):
     def pack(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, " n"]:
-        """Return the vector of these states, a draw of the weights, and the model's leaves."""
+        """Return the vector of these states, a draw of the weights, and the leaves of the model."""
         weights = None
         if not self.collapsed:
             weights = self.moves.draw_weights(key, parameters, states, series)
         return ravel_pytree(Latents(states, weights, self.leaves))[0]
 
     def unpack(self, position: Float[Array, " n"]) -> Latents:
-        """Return the latents that a vector stands for."""
+        """Return the latents from a vector."""
         model = self.moves.model
         weights = None
         if not self.collapsed:
@@ -93,11 +95,11 @@ class LatentSampler(Method):
 
     @property
     def leaves(self) -> dict[str, Array]:
-        """The leaves in the vector, at their values in the model."""
+        """Return the values in the model of the leaves that are part of the vector."""
         return self.moves.model.leaves("sample") if self.moves_leaves else {}
 
     def draw(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
-        """Return the present latents; weights that are integrated out are drawn."""
+        """Return the current latents; integrated-out weights are drawn."""
         states, weights, _ = self.unpack(carry.position)
         if weights is None:
             weights = self.moves.draw_weights(key, carry.parameters, states, series)
@@ -111,9 +113,9 @@ class SGHMCSettings(MethodSettings):
     Parameters
     ----------
     step_size
-        ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
+        ε, the learning rate of the sampler; there is no accept step, and the bias falls with ε².
     decay
-        α, the part of the momentum that is lost in each step.
+        α, the fraction of the momentum that is lost in each step.
     """
 
     num_warmup: int = 5_000
@@ -131,7 +133,7 @@ class SGHMCSettings(MethodSettings):
     def log_density(
         self, key: PRNGKeyArray, model: GPSSM, latents: Latents, series: list[Series]
     ) -> Float[Array, ""]:
-        """Return the log target, or an unbiased estimate of it that the key chooses."""
+        """Return the log target, or an unbiased estimate from a random window."""
 
     def cost(self, rows: int) -> float:
         """Return the cost of one evaluation, in evaluations over all rows."""
@@ -145,7 +147,7 @@ class FFVDM(SGHMCSettings):
     Parameters
     ----------
     window
-        Transitions in each gradient, next to each other in time; None takes all of them.
+        Number of consecutive transitions in each gradient; None for all.
     """
 
     window: int | None = whole(None, none="for all rows")
@@ -188,7 +190,7 @@ class FFVDCM(SGHMCSettings):
 
 
 class SGHMCCarry(NamedTuple):
-    """The sampler's vector with its averages, the parameters, and the number of iterations done."""
+    """The vector of latents with its averages, the parameters, and the number of iterations."""
 
     sampler: sghmc.State
     parameters: Parameters
@@ -196,7 +198,7 @@ class SGHMCCarry(NamedTuple):
 
     @property
     def position(self) -> Float[Array, " n"]:
-        """The latents."""
+        """The vector of latents."""
         return self.sampler.position
 
 
@@ -204,7 +206,7 @@ class SGHMCSampler(LatentSampler):
     """The iterations of `ffvd-m` and `ffvd-c-m`."""
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
-        """Return the carry at the start."""
+        """Return the initial carry."""
         parameters = self.moves.init()
         position = self.pack(key, parameters, self.start, series)
         return SGHMCCarry(sghmc.start(position), parameters, jnp.zeros((), int))
@@ -212,9 +214,9 @@ class SGHMCSampler(LatentSampler):
     def step(
         self, key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]
     ) -> tuple[SGHMCCarry, Info]:
-        """Take a step of SGHMC, then one of Adam. Every step is accepted.
+        """Take a step of SGHMC, then one of Adam.
 
-        One that is not finite any more is called divergent.
+        Every step is accepted; one that is no longer finite is reported as divergent.
         """
         settings = self.settings
         density_key, move_key = jax.random.split(key)
@@ -255,14 +257,14 @@ def log_target_window(
 ) -> Float[Array, ""]:
     """Return Σ_d log N(v_d; 0, I) + log p(x₀) + N/length Σ_t [ … ] over a window of t.
 
-    t = first, …, first + length − 1, modulo N: the N transitions of all series stand in one row,
-    and a window that leaves its end goes on at its beginning. So each transition is in a uniformly
-    drawn window with the same probability, length/N: the estimate is unbiased.
+    t = first, …, first + length − 1, modulo N: the N transitions of all series are concatenated,
+    and windows wrap around at the end. Each transition is therefore in a uniformly drawn window
+    with probability length/N, and the estimate is unbiased.
 
     Parameters
     ----------
     model, states, weights, series
-        As of `log_target`.
+        As in `log_target`.
     first
         Number of the first transition.
     length

@@ -1,16 +1,16 @@
-"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs with a basis
-without residual.
+"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs sampling with
+a basis without residual.
 
-    θ | x          Metropolis walks of the kernel's leaves, weights and Q integrated out
+    θ | x          random-walk Metropolis on the kernel's leaves, weights and Q integrated out
     Q | x, θ       exact, the weights integrated out
     v | x, Q, θ    exact
     x | v, Q, θ    particle Gibbs with ancestor sampling, a whole path at once, for each series
 
-f = m + A v with B = 0: the weights of a Hilbert-space basis are all there is of the function. Their
-prior is scaled by the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the
-model at the start, so that weights and noise are drawn together: matrix normal and inverse Wishart
-in the paper and, since Q is diagonal here, one normal–inverse-gamma for each state dimension. With
-Q fixed, Q = Q°, it is the prior of every other method.
+f = m + A v with B = 0: the weights of a Hilbert-space basis determine the function. Their prior is
+scaled by the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the initial
+model, so that weights and noise can be drawn jointly: from a matrix-normal inverse-Wishart
+distribution in the paper and, since Q is diagonal here, from one normal-inverse-gamma distribution
+for each state dimension. If Q is fixed, Q = Q°, the prior is that of all other methods.
 """
 
 import functools
@@ -46,7 +46,7 @@ NOISE = "log_process_std"
 class ReducedRank(ParticleSettings):
     """Settings of `rrank`; `ParticleSettings` and `MethodSettings` document them.
 
-    Nothing is optimised: leaves with that role are sampled.
+    Leaves with the role "optimise" are sampled.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -59,7 +59,7 @@ class ReducedRank(ParticleSettings):
     num_particles: int = 15
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The model with `num_inducing` functions of a Hilbert-space basis in place of the default
+        """Return the model with `num_inducing` functions of a Hilbert-space basis instead of
         inducing points.
         """
         return super().prepare(
@@ -67,11 +67,11 @@ class ReducedRank(ParticleSettings):
         )
 
     def adopt(self, model: GPSSM) -> GPSSM:
-        """The model with leaves to be sampled that were to be optimised."""
+        """Return the model in which the optimised leaves are sampled instead."""
         return model.with_roles("sample", *model.leaves("optimise"))
 
     def num_shared(self, model: GPSSM) -> int:
-        """Chains share nothing, since nothing is optimised."""
+        """Return 0, since nothing is optimised."""
         return 0
 
     def build(self, model: GPSSM, states: States) -> "ReducedRankSampler":
@@ -102,7 +102,7 @@ class ReducedRankSampler(GibbsSampler):
 
 
 class CollapsedRegression(NamedTuple):
-    """What the states say of one row of weights and its noise, P = Q°I + AᵀA:
+    """The regression of the states on one row of weights and its noise, P = Q°I + AᵀA:
 
     v | x, Q ~ N(mean, Q P⁻¹),   r | Q ~ N(0, Q (I + AAᵀ/Q°)), with `rest` = rᵀ(I + AAᵀ/Q°)⁻¹r.
     """
@@ -116,7 +116,7 @@ class CollapsedRegression(NamedTuple):
 def regress(
     model: GPSSM, unit: Float[Array, " Dx"], states: States, series: list[Series]
 ) -> CollapsedRegression:
-    """The regression of x_{t+1} − m on the gain A, over all transitions; `unit` is Q°."""
+    """Return the regression of x_{t+1} − m on the gain A over all transitions; `unit` is Q°."""
     sums = transition_statistics(model, states, series)
     size = sums.gram.shape[-1]
     precision = sums.gram + unit[:, None, None] * jnp.eye(size, dtype=sums.gram.dtype)[None]
@@ -130,13 +130,14 @@ def regress(
 
 
 class RankMoves(ParameterMoves):
-    """The moves of the parameters given the states. `model` is the model at the start and has Q°.
+    """The updates of the parameters given the states; `model` is the initial model, which defines
+    Q°.
 
-    `Parameters.memory` has the size of the walks.
+    `Parameters.memory` contains the step size of the random walks.
     """
 
     def init(self) -> Parameters:
-        """The model's own values to start from."""
+        """Return the parameters of the initial model."""
         return ParameterMoves.init(self)._replace(memory=dual_averaging.start(0.2))
 
     def update(
@@ -147,7 +148,7 @@ class RankMoves(ParameterMoves):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """θ | x, then Q | x, θ, then the other leaves given both, as in every sampler."""
+        """Draw θ | x, then Q | x, θ, then the other leaves given both, as in every sampler."""
         walk_key, noise_key, other_key = jax.random.split(key, 3)
         parameters = self.walk(walk_key, parameters, states, iteration, series)
         parameters = self.draw_process_noise(noise_key, parameters, states, series)
@@ -155,7 +156,7 @@ class RankMoves(ParameterMoves):
         return ParameterMoves.update(others, other_key, parameters, states, iteration, series)
 
     def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model.
+        """Return the log density of the states as a function of the model.
 
         Weights, and Q unless fixed, are integrated out.
         """
@@ -164,8 +165,8 @@ class RankMoves(ParameterMoves):
         )
 
     def log_rows(self, model: GPSSM, states: States, series: list[Series]) -> Float[Array, " Dx"]:
-        """log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~ InverseGamma(a, b)
-        integrated out:
+        """Return log p(r_d) for each d: r_d ~ N(0, Q_d (I + A_d A_dᵀ/Q°_d)), with Q_d ~
+        InverseGamma(a, b) integrated out:
 
         Γ(a + N/2) / Γ(a) · b^a / (b + rest/2)^(a + N/2) · (2π)^(−N/2) det(I + AAᵀ/Q°)^(−½).
         """
@@ -183,7 +184,7 @@ class RankMoves(ParameterMoves):
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
-        """v_d | x, Q ~ N(P_d⁻¹A_dᵀr_d, Q_d P_d⁻¹), exact."""
+        """Draw v_d | x, Q ~ N(P_d⁻¹A_dᵀr_d, Q_d P_d⁻¹) exactly."""
         model = self.apply(parameters)
         regression = self._regress(model, states, series)
         precision = regression.precision / model.process_variance[:, None, None]
@@ -192,7 +193,7 @@ class RankMoves(ParameterMoves):
     def draw_process_noise(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Parameters:
-        """Q_d | x ~ InverseGamma(a + N/2, b + rest_d/2), the weights integrated out, unless Q is
+        """Draw Q_d | x ~ InverseGamma(a + N/2, b + rest_d/2), weights integrated out, unless Q is
         fixed.
         """
         if NOISE not in self.model.leaves("sample"):
@@ -208,9 +209,9 @@ class RankMoves(ParameterMoves):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """Five Metropolis steps of the kernel's leaves, in log space.
+        """Make five Metropolis steps of the kernel's leaves, in log space.
 
-        State dimensions are independent, and each accepts for itself.
+        State dimensions are independent and are accepted separately.
         """
         names = self.walked()
         if not names:
@@ -274,6 +275,6 @@ class RankMoves(ParameterMoves):
 
 
 def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:
-    """log p of each row of a leaf."""
+    """Return the log density of each row of a leaf."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, leaf.shape), prior)
     return jax.vmap(lambda prior, row: prior.log_prob(row))(rows, leaf)

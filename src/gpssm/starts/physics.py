@@ -129,7 +129,7 @@ class Physics:
             Gaussian.build(
                 jnp.asarray(C * np.asarray(scale) / std[:, None]),
                 jnp.asarray(-np.asarray(scaler.output_mean) / std),
-                jnp.full(len(C), 0.03),  # of the outputs' standard deviations
+                jnp.full(len(C), 0.03),  # relative to the standard deviations of the outputs
             ),
             jnp.asarray(noise),
         )
@@ -139,7 +139,7 @@ class Physics:
         priors: dict[str, Prior] = {name: Normal(values[name], 0.5) for name in lengths}
         priors |= {name: Normal(values[name], 1.0) for name in variances}
         priors |= {f"mean.parameters.{name}": prior for name, prior in self.parameters.items()}
-        # Noise that is held is worth the rows; the rest is nearly free, but for its size.
+        # The prior of fixed noise has the weight of the rows; other priors are nearly flat.
         rows, held = sum(len(rows) for rows in raw), np.isin(np.arange(size), self.exact)
         shape = np.where(held, 0.5 * rows, 1.0)
         priors["log_process_std"] = InverseGamma(
