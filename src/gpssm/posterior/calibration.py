@@ -41,12 +41,12 @@ from gpssm.posterior.rollout import Pair
 if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
 
-LEVEL = 0.9  # of the intervals that are calibrated
-WORTH = 1.5  # independent squared errors of h-step forecasts in h rows
-WIDTH = 0.35  # of the window around an octave, as the standard deviation of log h
-TRUST = 3.0  # independent forecasts that are worth as much as what is known before
-FEWEST = 2.0  # independent forecasts from which on a step counts as measured
-LARGEST = 10.0  # factor
+LEVEL = 0.9  # level of the calibrated intervals
+WORTH = 1.5  # number of independent squared errors of h-step forecasts in h rows
+WIDTH = 0.35  # standard deviation of log h in the window around an octave
+TRUST = 3.0  # weight of the prior in independent forecasts
+FEWEST = 2.0  # minimum number of independent forecasts for an estimate
+LARGEST = 10.0  # maximum factor
 SHOWN = (1, 2, 5, 10, 20, 30, 50, 100, 200)  # steps ahead in a table
 
 
@@ -152,7 +152,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
     )
     steps = 1 + np.arange(longest)
     spacing = np.concatenate([np.full(len(part.factors), part.spacing) for part in measured])
-    # What each origin is worth at each step, where it has any output there.
+    # The weight of each origin at each step with an output.
     worth = np.minimum(1.0, WORTH * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
     settled = np.flatnonzero(effective >= FEWEST)
@@ -162,7 +162,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
     columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
     covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a step without any output has no coverage
+        warnings.simplefilter("ignore")  # steps without any output have no coverage
         coverage = np.nanmean(covered, axis=0)
     return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
 
@@ -170,7 +170,7 @@ def estimate(measured: Sequence[Needed], rows: str) -> Calibration:
 def _curve(
     needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
 ) -> Float[np.ndarray, " horizon"]:
-    """s_h of one output."""
+    """Return s_h for one output."""
     observed = ~np.isnan(needed)
     steps = 1 + np.arange(needed.shape[1])
     effective = np.sum(np.where(observed, worth, 0.0), axis=0)
@@ -190,7 +190,7 @@ def _curve(
 
 
 def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
-    """1, 2, 4, ... and the last step, which takes the place of an octave just before it."""
+    """Return 1, 2, 4, ... and the last step, which replaces an octave just before it."""
     powers = 2 ** np.arange(int(np.log2(horizon)) + 1)
     return np.array([*powers[powers < horizon / np.sqrt(2)], horizon]) if horizon > 1 else powers
 
@@ -198,9 +198,9 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
 def weighted_quantile(
     values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
 ) -> float:
-    """The value below which this share of the weight lies.
+    """Return the value below which this share of the weight lies.
 
-    It is interpolated between the middles of the weights.
+    It is interpolated between the midpoints of the weights.
     """
     order = np.argsort(values)
     values, weights = values[order], weights[order]

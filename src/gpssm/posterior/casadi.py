@@ -1,10 +1,9 @@
 """The mean model as a CasADi function, with derivatives and without JAX at run time.
 
-The program that JAX traces of one step is carried out with CasADi's symbols in place of numbers.
-CasADi has no arrays of more than two axes, so that an array is the vector of its entries in C
-order, and an operation is of one of three kinds: one that only moves entries is carried out on
-their numbers and becomes a gather; one on each entry is CasADi's own; a sum of products is a
-product of two gathers, summed.
+The traced program of one step is evaluated with CasADi symbols. As CasADi has no arrays with more
+than two axes, an array is represented by the vector of its entries in C order. There are three
+kinds of operations: those that only rearrange entries become gathers, elementwise operations are
+those of CasADi, and a sum of products becomes the sum of a product of two gathers.
 """
 
 import functools
@@ -58,7 +57,7 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
 
 
 class _Operations:
-    """The operations of a program on vectors of CasADi."""
+    """The operations of a program on CasADi vectors."""
 
     def __init__(self, casadi: types.ModuleType) -> None:
         self.casadi = casadi
@@ -67,10 +66,10 @@ class _Operations:
         functions = vars(casadi) | {name: getattr(casadi, other) for name, other in names.items()}
         functions["square"] = lambda x: x**2
         functions["clip"] = lambda x, low, high: casadi.fmin(casadi.fmax(x, low), high)
-        self.numpy = types.SimpleNamespace(**functions)  # what CasADi calls the functions of NumPy
+        self.numpy = types.SimpleNamespace(**functions)  # CasADi's names of NumPy functions
 
     def operation(self, eqn: Any, operands: list[Any]) -> list[Any]:
-        """The results of an operation; operands are vectors or numbers."""
+        """Return the results of an operation; operands are vectors or numbers."""
         name, params = eqn.primitive.name, eqn.params
         operands = [self.vector(operand) for operand in operands]
         shapes = [atom.aval.shape for atom in eqn.invars]
@@ -107,22 +106,22 @@ class _Operations:
         return [eval(numpy_expression(eqn, list(letters)), {"np": self.numpy, **letters})]
 
     def vector(self, operand: Any) -> Any:
-        """An operand as a column of CasADi."""
+        """Return an operand as a CasADi column."""
         if isinstance(operand, self.casadi.MX):
             return operand
         return self.casadi.DM(np.asarray(operand, float).ravel())
 
     def gather(self, vector: Any, entries: Int[np.ndarray, "..."]) -> Any:
-        """The entries with these numbers as a column."""
+        """Return the entries with these indices as a column."""
         return vector[np.asarray(entries).ravel().tolist(), 0]
 
     def columns(self, vector: Any, size: int) -> Any:
-        """Groups of so many entries, side by side."""
+        """Return groups of `size` entries as columns."""
         return self.casadi.reshape(vector, size, vector.numel() // size)
 
 
 def _paired(dimensions: Any, left: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
-    """Of each term of a product of arrays, its factors' entries: (batch, left, right, summed)."""
+    """Return the indices of the factors of each term of a product: (batch, left, right, summed)."""
     (left_sum, right_sum), (left_batch, right_batch) = dimensions
     parts = []
     for numbers, summed, batch in ((left, left_sum, left_batch), (right, right_sum, right_batch)):

@@ -1,12 +1,13 @@
-"""Checks of a sampler's run and of the paths of a forecast, each with the figure it rests on.
+"""Checks of a sampler and of the paths of a forecast, each with the number that it is based on.
 
-A check is one line of a list. `Posterior.notes`, `Posterior.summary`, the command line and the
-report show lines of the same list, so that none of them can contradict another. The figures are
-computed elsewhere (`diagnostics.py`, `forecast.py`) and meet their thresholds here;
-`evaluation/checks.py` has the checks that need forecasts of training or held-out rows.
+`Posterior.notes`, `Posterior.summary`, the command line and the report show the same list of
+checks, so that they cannot contradict each other. The numbers are computed elsewhere
+(`diagnostics.py`, `forecast.py`) and compared with thresholds here; `evaluation/checks.py` has the
+checks that need forecasts of training or held-out rows.
 
-Nothing here needs a posterior: the functions take the sampler's own figures (`Info`), rows of
-`Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import them.
+No function here needs a posterior: the arguments are diagnostics of the sampler (`Info`), rows of
+`Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import this
+file.
 """
 
 import re
@@ -26,30 +27,32 @@ if TYPE_CHECKING:
     from gpssm.posterior.forecast import ForecastDiagnostics
 
 Level = Literal["unknown", "good", "caution", "problem"]
-LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # in order of gravity
+LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # in order of severity
 
 # For each level, R-hat must be below the first number, and the number of effective draws at least
 # the second; a group of quantities that reaches neither level is a problem. With 80 effective draws
-# the share of outcomes inside a 90 % interval is known to .9 ± .03.
+# the coverage of a 90 % interval is determined to ± .03.
 MIXING: dict[Level, tuple[float, float]] = {"good": (1.05, 80.0), "caution": (1.2, 20.0)}
 STUCK_DRAWS = 50  # consecutive draws without an accepted move that make a chain stuck
 NO_ACCEPTANCE = 1e-6  # an acceptance probability below this counts as zero
-MANY_DIVERGENT = 0.05  # share of divergent moves above which they are a problem
-ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range show a bad step size
-SOME_BIAS = 0.05  # relative error of variances that asks for caution
+MANY_DIVERGENT = 0.05  # share of divergent transitions above which they are a problem
+ACCEPTANCE = (0.5, 0.98)  # acceptance probabilities outside this range indicate a poor step size
+SOME_BIAS = 0.05  # relative error of variances that calls for caution
 LARGE_BIAS = 0.15  # relative error of variances that is a problem
-FEW_EXACT = 0.2  # share of exact moves that must be accepted for the bias to be known
+FEW_EXACT = 0.2  # minimum acceptance of exact moves for an estimate of the bias
 LOW_BFMI = 0.2  # energies with a lower E-BFMI are explored slowly
-SHARE_LEFT = 0.05  # share of paths that left, above which a forecast has a note
-SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
-LARGE_EXCURSION = 1.0  # widths of its range from which a forecast warns
+SHARE_LEFT = 0.05  # share of paths that left above which a forecast has a note
+SLIGHT_EXCURSION = 0.05  # excursion of an input, in widths of its range, that is tolerated
+LARGE_EXCURSION = 1.0  # excursion of an input above which a forecast warns
 
 SAMPLER = "diagnostics of the sampler"
 DRAWS = "all draws"
 
 
 class Check(NamedTuple):
-    """A check: its name and level, the figure it rests on, advice, and which rows it used."""
+    """A check: its name and level, the number it is based on, advice, and the rows that were
+    used.
+    """
 
     name: str
     level: Level
@@ -59,20 +62,20 @@ class Check(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The check as one line: name, figure and advice."""
+        """The check as one line: name, number and advice."""
         return f"{self.name}: {self.figure}. {self.words}"
 
 
 def worst(checks: Sequence[Check]) -> Level:
-    """Return the gravest level of the checks, "unknown" if there are none."""
+    """Return the most severe level of the checks, "unknown" if there are none."""
     return LEVELS[max((LEVELS.index(check.level) for check in checks), default=0)]
 
 
 def doubts(checks: Sequence[Check]) -> list[Check]:
-    """Return the checks that ask for caution or worse, the gravest first, one per cause.
+    """Return the checks with level caution or worse, the most severe first, one per cause.
 
-    Checks with the same words have one cause and become one check, which has the level and the
-    figure of the gravest of them and names the others.
+    Checks with the same advice have one cause and are combined into one check, which has the level
+    and number of the most severe and lists the names of the others.
     """
     doubtful = [check for check in checks if check.level in ("caution", "problem")]
     causes: dict[str, list[Check]] = {}
@@ -92,13 +95,15 @@ def _and_more(names: Sequence[str]) -> str:
 
 
 def default_advice(text: str) -> str:
-    """Return the text with advice that suits `method="auto"`, which has no length of chains."""
+    """Return the text with advice for `method="auto"`, for which the length of chains cannot be
+    set.
+    """
     advice = "Fit with method='ffvd' and more draws, or with a smaller state_dim."
     return re.sub(r"[A-Z][^.]*\bnum_(?:warmup|draws)\b[^.]*\.", advice, text)
 
 
 def headline(checks: Sequence[Check]) -> str:
-    """Return one line on all checks: the gravest doubt leads, or all of them passed."""
+    """Return one line about all checks, which begins with the most severe one."""
     doubtful = doubts(checks)
     if not doubtful:
         return f"All {len(checks)} checks passed."
@@ -114,13 +119,13 @@ def sampling_verdict(
     Parameters
     ----------
     rows
-        Rows of the diagnostics; the worst of them decides.
+        Rows of the diagnostics, of which the worst decides.
     sampler
-        Checks of the sampler's own figures. A problem among them makes the run "fair" at best.
+        Checks of the sampler. With a problem among them, the verdict is at most "fair".
     notes
-        Notes of the run, which make it "fair" at best.
+        Notes of the run; with any, the verdict is at most "fair".
     starts
-        Starts of the chains where each has a separate model; see `check_mixing`.
+        Starts of the chains if each has a separate model; see `check_mixing`.
 
     Returns
     -------
@@ -136,7 +141,9 @@ def sampling_verdict(
 
 
 def is_chain(info: Info) -> bool:
-    """Whether draws came from a Markov chain, which has an energy, unlike the linear baselines."""
+    """Return whether draws are from a Markov chain, which has an energy, unlike linear
+    baselines.
+    """
     return bool(np.any(info.energy))
 
 
@@ -146,12 +153,12 @@ def check_sampler(info: Info) -> Iterator[Check]:
     Parameters
     ----------
     info
-        The sampler's figures with axes (chain, draw).
+        Diagnostics of the sampler with axes (chain, draw).
 
     Yields
     ------
     Check
-        One check for each chain with a problem, and one for each kind of figure.
+        One check for each chain with a problem, and one for each statistic.
     """
     for chain in np.flatnonzero(~np.isfinite(info.log_target).all(1)):
         share = float(np.mean(~np.isfinite(info.log_target[chain])))
@@ -159,12 +166,12 @@ def check_sampler(info: Info) -> Iterator[Check]:
             f"Chain {chain}",
             "problem",
             f"the log target was not finite in {percent(share)} of the draws",
-            "The transition probably ran away from the data. Do not use this chain; increase "
-            "num_warmup or reduce state_dim.",
+            "The transition has probably diverged. Do not use this chain; increase num_warmup or "
+            "reduce state_dim.",
             SAMPLER,
         )
     if not is_chain(info):
-        words = "The method's draws are independent: nothing to check."
+        words = "Draws of this method are independent, so there is nothing to check."
         yield Check("Moves", "unknown", "not a Markov chain", words, SAMPLER)
         return
     rejected = _longest_run(np.asarray(info.acceptance) < NO_ACCEPTANCE)
@@ -185,7 +192,7 @@ def check_sampler(info: Info) -> Iterator[Check]:
         yield _check_bias(info)
         return
     if np.all(np.asarray(info.acceptance) == 1):
-        return  # every move was accepted: there is no step size to judge
+        return  # every move was accepted: there is no step size to check
     acceptance = np.mean(info.acceptance, 1)
     level, words = _verdict(
         (
@@ -213,7 +220,7 @@ def _verdict(*cases: tuple[Any, Level, str]) -> tuple[Level, str]:
 
 
 def _check_divergences(info: Info) -> Check:
-    """Check the share of moves whose energy error diverged."""
+    """Check the share of divergent transitions."""
     share = float(np.mean(info.divergent))
     level, words = _verdict(
         (
@@ -235,10 +242,10 @@ def _check_divergences(info: Info) -> Check:
 
 
 def _check_bias(info: Info) -> Check:
-    """Check what exact moves make of draws that no accept step has judged.
+    """Check the bias of draws without an accept step, measured by exact moves.
 
-    The error of the mean over chains is allowed for. Nothing can be said where hardly any of the
-    exact moves was accepted.
+    The standard error over chains is taken into account. The bias is unknown if hardly any exact
+    move was accepted.
     """
     chains = np.mean(np.asarray(info.bias), 1)
     bias = float(np.mean(chains))
@@ -260,7 +267,7 @@ def _check_bias(info: Info) -> Check:
             "caution",
             "Intervals are slightly biased. Reduce energy_error or use method='ffvd'.",
         ),
-        (True, "good", "Skipping the accept step has not biased the draws."),
+        (True, "good", "Draws without an accept step are not noticeably biased."),
     )
     return Check("Bias", level, figure, words, SAMPLER)
 
@@ -278,22 +285,22 @@ def _longest_run(flags: Bool[np.ndarray, "chain draw"]) -> Int[np.ndarray, " cha
 def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
     """Check that chains agree about each group of quantities and have enough effective draws.
 
-    Groups that users see come first. A group that depends on the states' coordinates, in which
-    chains may differ, asks for caution at most. Chains with separate models are several
-    posteriors: each must have settled by itself, and what they disagree on is said once.
+    Groups that users see come first. For groups that depend on the coordinates of the states, which
+    may differ between chains, the level is at most caution. If chains have separate models, each
+    must have converged by itself, and one check reports how they disagree.
 
     Parameters
     ----------
     rows
-        Rows of `Diagnostics`; those without a quantity that varies are skipped.
+        Rows of `Diagnostics`; those without varying quantities are skipped.
     starts
-        The starts of the chains in words where each has a separate model, else empty.
+        Description of the starts of the chains if each has a separate model; otherwise empty.
 
     Yields
     ------
     Check
-        One check for each row, after one about the agreement of chains if they have models of
-        their own.
+        One check for each row, preceded by one about the agreement of chains if they have separate
+        models.
     """
     rows = [row for row in rows if row.number]
     if starts:
@@ -321,22 +328,22 @@ def check_mixing(rows: Sequence["Row"], starts: str = "") -> Iterator[Check]:
 
 
 def _about_mixing(row: "Row", disagree: bool) -> str:
-    """Say why a group of quantities has mixed badly, and what to do about it.
+    """Return why a group of quantities has mixed poorly, with advice.
 
     Parameters
     ----------
     row
         The group.
     disagree
-        Whether chains disagree about a quantity that does not depend on the states' coordinates:
-        that is then the cause of all that is wrong.
+        Whether chains disagree about a quantity that does not depend on the coordinates of the
+        states, which is then the cause.
     """
     if np.isnan(row.rhat):
-        return "There are too few draws to tell whether chains agree. Increase num_draws."
+        return "There are too few draws to compare chains. Increase num_draws."
     if disagree:
         return "Chains disagree. Increase num_warmup or reduce state_dim."
     if row.rhat < MIXING["good"][0]:
-        return "There are few independent draws. Increase num_draws."
+        return "There are few effective draws. Increase num_draws."
     if row.within:
         return "Chains have not converged. Increase num_warmup and num_draws."
     return (
@@ -348,8 +355,8 @@ def _about_mixing(row: "Row", disagree: bool) -> str:
 def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     """Check whether chains with separate models agree about the outputs.
 
-    Chains that have not converged differ from each other as each differs from itself: that is no
-    disagreement yet. It is a problem where chains of one posterior would have one.
+    Differences between chains that have not converged are no disagreement yet. The thresholds are
+    those for chains of one posterior.
     """
     finite = [row for row in rows if np.isfinite(row.rhat)]
     between = {row.group: row.rhat for row in finite if not row.within}
@@ -374,7 +381,7 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
 
 
 def check_paths(paths: "ForecastDiagnostics") -> Check:
-    """Check whether the paths of a forecast stayed where the model has seen data.
+    """Check whether the paths of a forecast stayed in the region of the training data.
 
     Parameters
     ----------
@@ -384,7 +391,7 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
     Returns
     -------
     Check
-        A problem if most paths left, caution if more than a few did.
+        A problem if most paths left, and caution if more than a few did.
     """
     share = paths.share_left
     step = np.argmax(paths.left_by_step > MANY) + 1
@@ -426,10 +433,8 @@ def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
         u = np.asarray(paths.u)[:, column]
         figure = f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}"
         words = (
-            "Nothing was learned about such inputs: do not trust the forecast from "
+            "The training data contain no such inputs: do not trust the forecast from "
             f"step {steps[0]} on."
         )
         protocol = f"the forecast of {count(len(u), 'step')}"
-        yield Check(
-            f"Input {name} outside of its training range", "caution", figure, words, protocol
-        )
+        yield Check(f"Input {name} outside its training range", "caution", figure, words, protocol)

@@ -30,17 +30,17 @@ from gpssm.posterior.mean_model import mean_step
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-REFERENCES = 20  # inputs at which f is compared
-WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
+REFERENCES = 20  # number of inputs at which f is compared
+WITHIN = ", within chains"  # suffix of the names of groups that are assessed within chains
 FORECAST = f"{HORIZON}-step forecast mean"
 AHEAD = "one-step outputs"
 AHEAD_NOISE = "one-step noise"
-TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not judged
-ENTRIES = 200  # quantities of a group at most, so that diagnostics do not grow with the series
+TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not checked
+ENTRIES = 200  # maximum number of quantities in a group, to limit the cost
 
 
 class Row(NamedTuple):
-    """Convergence of a group of quantities, worst and median."""
+    """The convergence of a group of quantities: worst and median values."""
 
     name: str
     number: int
@@ -51,13 +51,13 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name as a sentence begins with it."""
+        """The name with a capital letter."""
         words = readable(self.name)
         return words[:1].upper() + words[1:]
 
     @property
     def within(self) -> bool:
-        """Whether the row is within chains."""
+        """Whether the row assesses each chain separately."""
         return self.name.endswith(WITHIN)
 
     @property
@@ -96,7 +96,7 @@ class Diagnostics:
     def __getitem__(self, name: str) -> Row:
         rows = {row.name: row for row in self.rows}
         if name not in rows:
-            raise KeyError(f"No row is called {name!r}. There are: {', '.join(rows)}.")
+            raise KeyError(f"There is no row {name!r}. Rows: {', '.join(rows)}.")
         return rows[name]
 
     def to_frame(self) -> Any:
@@ -137,7 +137,7 @@ class Diagnostics:
 
 
 def _figures(values: Float[np.ndarray, " chain"]) -> str:
-    """A figure of each chain as text."""
+    """Return a statistic of each chain as text."""
     return " ".join(f"{value:.2f}" for value in values)
 
 
@@ -151,7 +151,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     posterior = stored_rows(posterior)
     draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
     sampled = posterior.model.leaves("sample")
-    # f at inputs that the first series passed through, at the states' posterior mean
+    # f at inputs of the first series, with posterior mean states
     x = np.mean(draws.states[0], axis=(0, 1))[:-1]
     points = np.linspace(0, len(x) - 1, min(REFERENCES, len(x))).astype(int)
     u = dataset.scaled[0].u
@@ -188,17 +188,17 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
 
 
 def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior":
-    """Return the posterior with notes of its run, and of the problems that `fit` warns of.
+    """Return the posterior with notes about its run and the problems of which `fit` warns.
 
-    Those are problems of the sampler, and chains that disagree. Chains are compared by the
-    forecast, which does not depend on the states' coordinates. Where chains have models of their
-    own, each must have settled by itself. Runs of fewer than `TRIAL` draws are trials, whose mixing
-    is not judged.
+    These are problems of the sampler and disagreement of chains. Chains are compared by the
+    forecast, which does not depend on the coordinates of the states. If chains have separate
+    models, each must have converged by itself. The mixing of runs with fewer than `TRIAL` draws is
+    not checked.
 
     Parameters
     ----------
     posterior
-        The posterior to judge.
+        The posterior.
     notes
         Notes of the run.
     """
@@ -215,7 +215,9 @@ def with_notes(posterior: "Posterior", notes: Sequence[str] = ()) -> "Posterior"
 
 
 def own_starts(posterior: "Posterior") -> str:
-    """The starts and noises of chains with separate models; empty if all are one posterior."""
+    """Return the starts and noise regimes of chains with separate models; empty for one
+    posterior.
+    """
     if not differ_in_model(posterior):
         return ""
     spec = posterior.spec
@@ -228,7 +230,7 @@ def own_starts(posterior: "Posterior") -> str:
 
 
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean forecast of each draw under the last inputs, held."""
+    """Return the mean forecast of each draw with the last inputs held constant."""
     u = np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0)
     return forecast_mean(posterior, u, index=0)
 
@@ -236,16 +238,16 @@ def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"
 def _function(
     model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
 ) -> Float[Array, "N Dx"]:
-    """E[f(z) | v] = m(z) + A(z) v."""
+    """Return E[f(z) | v] = m(z) + A(z) v."""
     return model.function(draw.weights)(*inputs)
 
 
 def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
-    """The dynamics as outputs show them, along the draw's own path of one series.
+    """Return the one-step dynamics in terms of outputs, along the path of a draw for one series.
 
-    Rows E[y_t | E[x_{t+1} | x_t, v]], the function's values as outputs, and in the last row the
-    root of the mean over time of the diagonal of G Q Gᵀ + R, with G the slope of the emission: the
-    noise of one step as outputs have it. Neither depends on the states' coordinates.
+    The rows are E[y_t | E[x_{t+1} | x_t, v]]; the last row is the one-step noise in the outputs,
+    the root of the mean over time of the diagonal of G Q Gᵀ + R, with G the derivative of the
+    emission. Neither depends on the coordinates of the states.
     """
     ahead = model.function(draw.weights)(draw.states[0][:-1], u)
 
@@ -264,13 +266,13 @@ def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array,
 def _thinned(
     values: Float[np.ndarray | Array, "chain draw *shape"],
 ) -> Float[np.ndarray, "chain draw n"]:
-    """At most ENTRIES of the quantities, evenly spaced."""
+    """Return at most ENTRIES of the quantities, evenly spaced."""
     flat = np.asarray(values).reshape(*values.shape[:2], -1)
     return flat[:, :, :: -(-flat.shape[2] // ENTRIES)]
 
 
 def row(name: str, values: Values) -> Row:
-    """Summarise draws of many quantities; those that do not vary at all are left out."""
+    """Summarise draws of many quantities; constant quantities are omitted."""
     flat = values.reshape(*values.shape[:2], -1)
     flat = flat[:, :, ~(np.ptp(flat, axis=(0, 1)) == 0)]
     if not flat.size:
@@ -281,11 +283,10 @@ def row(name: str, values: Values) -> Row:
 
 
 def row_within(name: str, values: Values) -> Row:
-    """As `row`, of draws less their chain's mean, as multiples of the spread in its halves.
+    """Summarise draws within chains: draws minus the mean of their chain, in units of their spread.
 
-    R-hat then compares halves of chains, and not chains. (The worst of four chains, each by itself,
-    is above 1.05 for draws that are independent: so many halves are compared, of so few draws
-    each.)
+    R-hat then compares halves of chains instead of chains. (The worst R-hat of four separate chains
+    exceeds 1.05 even for independent draws, because many halves with few draws each are compared.)
     """
     values, half = np.asarray(values), max(1, values.shape[1] // 2)
     spread = np.sqrt(0.5 * (np.var(values[:, :half], 1) + np.var(values[:, -half:], 1)))[:, None]
@@ -310,7 +311,7 @@ def forecast_mean(
     index
         The number of the training series.
     """
-    # Only the last state is passed: the program is the same whatever the length of the series.
+    # Only the last state is passed, so that series of any length share one program.
     draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, -1:],))
     encoded = jnp.asarray(posterior.dataset.encode_inputs(np.asarray(u)))
     return posterior.dataset.decode(map_draws(_mean_path, posterior.model, draws, encoded))

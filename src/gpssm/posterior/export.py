@@ -53,14 +53,14 @@ def export(
     write_atomically(target, lambda file: file.write(page.encode()))
 
 
-NAMES = re.compile(r"\b[va]\d+\b")  # of values and arrays
-TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm; needs NumPy alone.
+NAMES = re.compile(r"\b[va]\d+\b")  # names of values and arrays
+TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm; needs only NumPy.
 
-    y = run(u)           outputs (H, Dy) after the data the model has seen, under inputs u (H, Du)
-    x, y = step(x, u)    one row: a state x (N,), inputs u (Du,); the next state, outputs y (Dy,)
+    y = run(u)           outputs (H, Dy) after the training data, for inputs u (H, Du)
+    x, y = step(x, u)    one row: state x (N,) and inputs u (Du,) to next state and outputs y (Dy,)
 
-Inputs and outputs are in the units of the data. START is the state at the end of them: that of each
-draw, and the last inputs where they act later.
+Inputs and outputs are in the units of the data. START is the state at the end of the data: those of
+all draws, and the last inputs if they are delayed.
 """
 
 import base64
@@ -72,7 +72,7 @@ OUTPUTS, INPUTS, DT = {outputs!r}, {inputs!r}, {dt!r}
 
 
 def run(u, x=None):
-    """Return the mean outputs (H, Dy) under inputs u (H, Du), from the state x."""
+    """Return the mean outputs (H, Dy) for inputs u (H, Du), from the state x."""
     x, outputs = START if x is None else x, []
     for row in np.asarray(u, float).reshape(len(u), len(INPUTS)):
         x, y = step(x, row)
@@ -94,10 +94,10 @@ START = A["start"]
 
 
 class _Writer:
-    """Writes a program line by line."""
+    """A writer of a program, line by line."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []  # the name of a value, and how it is computed
+        self.lines: list[tuple[str, str]] = []  # the name of a value, and its expression
         self.arrays: dict[str, np.ndarray] = {}
         self.names: dict[Any, str] = {}  # of arrays, by their content
 
@@ -124,7 +124,7 @@ class _Writer:
         return [name]
 
     def word(self, operand: Any) -> str:
-        """The name of a value, a number as it is, or an array by its name in `A`."""
+        """Return the name of a value, a number, or the name of an array in `A`."""
         if isinstance(operand, str):
             return operand
         array = np.asarray(operand)
@@ -136,7 +136,9 @@ class _Writer:
         return f'A["{name}"]'
 
     def needed_for(self, results: list[str]) -> tuple[list[str], dict[str, np.ndarray]]:
-        """Lines that return the results, and the arrays in them; others, as variances, go."""
+        """Return the lines and arrays needed for the results, without those of variances, for
+        example.
+        """
         lines = [f"return {', '.join(results)}"]
         needed = set(NAMES.findall(lines[0]))
         for name, text in reversed(self.lines):
@@ -148,7 +150,7 @@ class _Writer:
 
 
 def _product(eqn: Any, words: list[str]) -> str:
-    """A product of arrays, whose axes are those of the batch, then the left's, then the right's."""
+    """Return a product of arrays; its axes are those of the batch, of the left and of the right."""
     (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     rank = eqn.invars[0].aval.ndim
     left = list(range(rank))

@@ -73,13 +73,13 @@ Forgetting = float | Sequence[float] | Literal["auto"] | None
 
 MAX_DRAWS = 100
 MEMORIES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)  # of the longest training series
-# Share of the longest training series from which "auto" starts; the rest is what it compares by.
+# Share of the longest training series before the rows by which "auto" compares.
 FIRST_SHARE = 1 / 3
-AHEAD = 15  # rows: half of what a forecast looks ahead
+AHEAD = 15  # rows: half of the horizon of a forecast
 # Share of the CRPS in training that forgetting may cost; forecasts of later rows lose much less.
 PREMIUM = 0.1
-FAR = 1.5  # times the best CRPS, from which on nothing faster is tried
-JITTER = 1e-12  # of the weights' covariance, relative to its mean diagonal, when they are drawn
+FAR = 1.5  # ratio to the best CRPS at which the search ends
+JITTER = 1e-12  # of the covariance of drawn weights, relative to its mean diagonal
 
 
 @in_double_precision
@@ -172,7 +172,7 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
 
     The CRPS is in standard deviations of the outputs. Starting from the state of each draw after
     the first third, and from its weights given the states up to there, rows are learned with each
-    λ, with forecasts on the way. Each score is for the joint paths of neighbouring λ. The search
+    λ, with forecasts at intervals. Each score is for the joint paths of neighbouring λ. The search
     ends at the first λ that is far from the best.
     """
     dataset = posterior.dataset

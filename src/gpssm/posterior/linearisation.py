@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from gpssm.posterior.posterior import Posterior
 
-STILL = 1e-6  # |f(x, u) − x| at an equilibrium, in scaled units
-MOST_STEPS = 100_000  # of a response
-NEAREST = 0.1  # share of the training rows, those with the nearest inputs, where the search starts
+STILL = 1e-6  # largest |f(x, u) − x| at an equilibrium, in scaled units
+MOST_STEPS = 100_000  # maximum length of a response
+NEAREST = 0.1  # share of the training rows, with the nearest inputs, to start from
 LEVEL = 0.9
 TINY = np.finfo(float).tiny
 
@@ -111,7 +111,7 @@ class Bode:
     def phase(self) -> Float[np.ndarray, "S F Dy Du"]:
         """arg G in degrees, unwrapped along frequencies.
 
-        Draws begin within half a turn of their common direction.
+        Phases start within half a turn of the mean direction of the draws.
         """
         phase = np.rad2deg(np.unwrap(np.angle(self.values), axis=1))
         first = self.values[:, :1] / np.maximum(np.abs(self.values[:, :1]), TINY)
@@ -152,7 +152,7 @@ class Linearisation:
         Delay of each input in rows. δu is delayed; responses are to inputs at the rows where they
         are set, and begin after the delay.
     missing
-        Number of draws that are left out because they have no equilibrium near the data.
+        Number of omitted draws, which have no equilibrium near the data.
     """
 
     A: Float[np.ndarray, "S Dx Dx"]
@@ -263,7 +263,7 @@ class Linearisation:
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per pole: its magnitude, time constant and period.
 
-        `time constant` is −1 / log |p|, the steps (times dt) in which it falls to a third; `period`
+        `time constant` is −1 / log |p|, the time in which it decays by a factor of e; `period`
         is 2π / |arg p|.
         """
         import pandas
@@ -467,7 +467,7 @@ class Relevance(NamedTuple):
     Parameters
     ----------
     mean, std
-        Over draws.
+        Mean and standard deviation of r over draws.
     columns
         Names of the inputs.
     """
@@ -479,9 +479,9 @@ class Relevance(NamedTuple):
 
 @in_double_precision
 def relevance(posterior: "Posterior") -> Relevance:
-    """Return how much each state and input moves each transition along the data.
+    """Return the effect of each state and input on each transition over the training data.
 
-    It is drawn by `gpssm.plots.plot_wiring` and computed from a few draws and rows.
+    It is computed from a few draws and rows, and shown by `gpssm.plots.plot_wiring`.
     """
     posterior = stored_rows(posterior)
     few = posterior.thinned(40)
@@ -558,9 +558,9 @@ def _local_model(
 ) -> tuple[Array, ...]:
     """Return the linear models of one draw, after `steps` steps towards an equilibrium.
 
-    The steps are those of Levenberg and Marquardt: (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, and λ
-    ten times larger after a step that did not help. Where I − A is singular they end where |g| is
-    least.
+    They are Levenberg–Marquardt steps, (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, where λ increases
+    by a factor of ten after an unsuccessful step. If I − A is singular, they end at a minimum of
+    |g|.
     """
     step = mean_step(model, draw.weights)
 
@@ -583,7 +583,7 @@ def _local_model(
     return jax.vmap(local)(draw.states[0], inputs)
 
 
-# One object each, so that `map_draws` compiles one program for all calls.
+# Defined once, so that `map_draws` compiles one program for all calls.
 _AT_START = functools.partial(_local_model, steps=0)
 _AT_REST = functools.partial(_local_model, steps=60)
 

@@ -2,12 +2,12 @@
 
     x_{t+1,s} = m_s(z_t) + A_s(z_t) v_s,   ŷ_t = mean over s of E[y | x_{t+1,s}],   s = 1..S
 
-Its state is one flat vector: the states of all S draws, then the inputs of the last K rows where
-inputs act up to K rows later. Inputs and outputs are in the user's units.
+Its state is one flat vector: the states of all S draws, followed by the inputs of the last K rows
+if inputs are delayed by up to K rows. Inputs and outputs are in the user's units.
 
-For tools without JAX, the program that JAX traces of one step is carried out operation by
-operation: by symbols of CasADi (`casadi.py`), or by lines of NumPy (`export.py`). So every kernel,
-basis, mean and link goes there whose operations are in `NUMPY`.
+For tools without JAX, the traced program of one step is translated operation by operation, into
+CasADi expressions (`casadi.py`) or lines of NumPy (`export.py`). This supports every kernel, basis,
+mean and link whose operations are in `NUMPY`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class MeanModel(NamedTuple):
     step
         A pure JAX function, (state, inputs) → (next state, outputs).
     start
-        The state to start from.
+        The initial state.
     series
         A series with the names and the sampling time.
     """
@@ -52,7 +52,7 @@ class MeanModel(NamedTuple):
     series: Series
 
     def carry_out(self, x: Any, u: Any, operation: "Operation") -> list[Any]:
-        """Return the next state and the outputs of symbols x and u; see `interpret`."""
+        """Return the next state and the outputs for symbols x and u; see `interpret`."""
         inputs = jnp.zeros(len(self.series.inputs))
         closed = jax.make_jaxpr(self.step)(jnp.asarray(self.start), inputs)
         return interpret(closed.jaxpr, closed.consts, (x, u), operation)
@@ -86,7 +86,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
     else:
         states = merge_chains(thinned.current.state.mean)
     past = past_inputs(posterior)
-    # What nobody knows of the inputs before the first row is taken as their mean.
+    # Unknown inputs before the first row are replaced by their mean.
     past = np.where(np.isnan(past), np.array(posterior.dataset.scaler.input_mean), past)
     return np.concatenate([states.ravel(), past.ravel()])
 
@@ -131,7 +131,7 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     posterior
         The posterior.
     num_draws
-        Largest number of draws, but at least one per chain. The output is the mean over these
+        Maximum number of draws, but at least one per chain. The output is the mean over these
         draws; the state contains the states of all of them.
     """
     check_installed("to_control", "control", "control")
@@ -161,12 +161,12 @@ def interpret(
     Parameters
     ----------
     jaxpr, consts
-        The program and its constants; programs that it calls are carried out in place.
+        The program and its constants; nested programs are evaluated inline.
     arguments
         Symbols, or numbers.
     operation
-        Returns the results of an operation, an equation of the program, on operands of which one is
-        a symbol at least. What depends on no symbol is computed.
+        Function that returns the results of an operation, an equation of the program, on operands
+        that include a symbol. Operations without symbols are evaluated numerically.
     """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -190,11 +190,11 @@ def interpret(
 
 
 NUMBERS = (np.ndarray, np.generic, jax.Array, bool, int, float)
-UNARY = (  # that NumPy calls by the same name
+UNARY = (  # functions with the same name in NumPy
     *("exp", "log1p", "expm1", "tanh", "sin", "cos", "sqrt", "sign"),
     *("floor", "log", "square", "sinh", "cosh", "tan", "ceil", "abs"),
 )
-# How each operation of a traced program is written in NumPy, from its operands.
+# NumPy expressions of the operations of a traced program, in terms of their operands.
 NUMPY = {
     **{name: f"np.{name}({{0}})" for name in UNARY},
     "add": "{0} + {1}",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gpssm.evaluation.summary import Summary
 
-ALIKE = 20  # draws that are enough where they differ in their states alone
+ALIKE = 20  # number of draws that suffices if they differ only in their states
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,7 +125,7 @@ class Posterior:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # A process that computes in single precision would read arrays of JAX in that precision.
+        # A process in single precision would unpickle JAX arrays in that precision.
         spec, fields = (
             {name: _converted(value, jax.Array, np.asarray) for name, value in vars(part).items()}
             for part in (self.spec, self)

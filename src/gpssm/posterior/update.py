@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Relearn = Literal["weights", "all"] | None
 
-NUM_PARTICLES = 256  # for the one path from which all chains start
+NUM_PARTICLES = 256  # for the path from which all chains start
 
 
 def extend(
@@ -122,8 +122,8 @@ def update(
     dataset = old.extend(old.align(series), None if new_experiment else index)
     first = 0 if new_experiment else len(old.experiments[index])
     rows = dataset.scaled[-1 if new_experiment else index][first:]
-    # All chains start from the last draw of the chain with the likeliest states, or each from its
-    # own last draw where chains have separate models.
+    # All chains start from the last draw of the chain with the highest density or, if chains have
+    # separate models, each from its last draw.
     best = int(np.argmax(np.mean(posterior.info.log_target, 1)))
     starts = []
     for chain in range(posterior.num_chains) if differ_in_model(posterior) else [best]:

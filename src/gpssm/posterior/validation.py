@@ -1,12 +1,12 @@
 """Rolling-origin evaluation: forecasts of held-out rows from many origins.
 
-    origin r: functions and parameters as learned, the state given rows 0..r−1,
+    origin r: functions and parameters as fitted, the state given rows 0..r−1,
               a forecast of rows r..r+horizon−1
 
-A forecast is given the inputs of the rows it covers, and none of their outputs. The choice of
-starts, `backtest`, `select`, `stack`, `calibrate`, the choice of forgetting, the comparison with
-baselines and the benchmark all forecast by `rolling_forecasts`. They differ in how many origins,
-paths and draws they can afford: each has a `RollingOrigin` below.
+A forecast uses the inputs of its rows, but none of their outputs. The choice of starts, `backtest`,
+`select`, `stack`, `calibrate`, the choice of forgetting, the comparison with baselines and the
+benchmark all use `rolling_forecasts`, with different numbers of origins, paths and draws: each has
+a `RollingOrigin` below.
 """
 
 import sys
@@ -27,37 +27,37 @@ from gpssm.posterior.forecast import HORIZON, Forecast
 if TYPE_CHECKING:
     from gpssm.posterior.stack import Forecaster
 
-HELD_OUT = 0.25  # share of a series that each fold holds out
-FEWEST_ROWS = 15  # held-out rows below which a series is not judged
-MOST_SERIES = 3  # the longest series are judged, no more of them than this
-# Forecasts from neighbouring origins share rows and err together: all entries are worth one
-# independent entry for so many rows.
+HELD_OUT = 0.25  # fraction of a series that each fold holds out
+FEWEST_ROWS = 15  # minimum number of held-out rows of a series
+MOST_SERIES = 3  # maximum number of series, the longest ones, that are evaluated
+# Errors of forecasts from neighbouring origins are correlated: this many rows count as one
+# independent entry.
 DEPENDENT_ROWS = 10
-SETTLING = 20  # rows of a new experiment from which the filter finds the state
+SETTLING = 20  # rows of a new experiment after which the filter knows the state
 
 
 @dataclass(frozen=True)
 class RollingOrigin:
-    """How rows are forecast from many origins.
+    """Settings of rolling-origin forecasts.
 
     Parameters
     ----------
     horizon : int
-        Steps of a forecast, at most.
+        Maximum number of steps of a forecast.
     step : int
-        Rows between two origins, at least.
+        Minimum number of rows between two origins.
     most_origins : int
-        Origins are spread further apart where there would be more of them.
+        Maximum number of origins, by increasing their distance.
     simulated : int
-        Steps to which forecasts continue beyond the horizon, at most, to be judged as simulations.
+        Maximum number of steps to which forecasts continue, to be scored as simulations.
     num_paths : int
-        Paths of a forecast.
+        Number of paths of a forecast.
     num_draws : int
-        Draws that are filtered along the rows, at most, evenly spaced over the posterior's.
-        Filtering costs draws × particles per row.
+        Maximum number of draws to filter, evenly spaced.
+        The cost of filtering a row is draws × particles.
     same_seed : bool
-        Whether all origins draw the same random numbers. Different ones make the Monte Carlo
-        errors of the forecasts cancel in means over origins.
+        Whether all origins use the same random numbers. With different ones, Monte Carlo errors of
+        the forecasts average out over origins.
     """
 
     horizon: int = HORIZON
@@ -69,39 +69,39 @@ class RollingOrigin:
     same_seed: bool = False
 
     def within(self, rows: int, parts: int = 2) -> Self:
-        """The same with a horizon of at most one of so many parts of the rows."""
+        """Return the scheme with a horizon of at most `rows` divided by `parts`."""
         return replace(self, horizon=max(1, min(self.horizon, rows // parts)))
 
     def spacing(self, rows: int) -> int:
-        """Rows between two origins that are spread over so many rows."""
+        """Return the distance between origins for this number of rows."""
         return max(self.step, -(-rows // self.most_origins))
 
     def origins(self, rows: int, first: int = 0) -> range:
-        """Row numbers from `first` on that have a horizon of rows from them on."""
+        """Return the origins from `first` on that are followed by a full horizon of rows."""
         stop = rows - self.horizon + 1
         return range(first, stop, self.spacing(stop - first))
 
 
 BACKTEST = RollingOrigin()  # also of `select`
-# Candidates are many and their chains short; simulations matter as much as forecasts.
+# For many candidates with short chains; simulations matter as much as forecasts.
 STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=True)
-# Log scores of density estimates need more paths.
+# Density estimates for log scores need more paths.
 STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
-# Every step ahead is calibrated, from as many origins as there are in few rows.
+# Every step ahead is calibrated, from all origins in a small number of rows.
 CALIBRATION = RollingOrigin(horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100)
-# A candidate per forgetting factor, inside the training rows.
+# For each forgetting factor, within the training rows.
 FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
-# Simulations along the training rows, from the states of each draw.
+# For simulations of the training rows, from the states of each draw.
 TRAINING = RollingOrigin(horizon=120, most_origins=8, num_draws=50)
-# One table of every fit; there is one origin more than these, the first.
+# For the table of every fit; the first row is one more origin.
 BASELINES = RollingOrigin(most_origins=19, num_paths=500, num_draws=100)
 BENCHMARK = RollingOrigin(num_draws=250, same_seed=True)
-# A filter of the weights holds their covariance for each draw.
+# Filtering the weights stores their covariance for each draw.
 BENCHMARK_LEARNING = replace(BENCHMARK, num_draws=100)
 
 
 class Fold(NamedTuple):
-    """A division of training series into rows to learn from and rows to forecast.
+    """A split of training series into rows to learn from and rows to forecast.
 
     Parameters
     ----------
@@ -124,21 +124,21 @@ class Fold(NamedTuple):
 
 
 class RollingForecast(NamedTuple):
-    """A forecast from one origin, with the rows it is judged by.
+    """A forecast from one origin, with the actual rows.
 
     Parameters
     ----------
     origin : int
-        Number of the first row that the forecast does not know.
+        Number of the first forecast row.
     forecast : Forecast
         The forecast of `rows`.
     rows : Series
         The rows from the origin on.
     horizon : int
-        Steps that are judged as a rolling forecast; the forecast may go on.
+        Number of steps that are scored as a rolling forecast; the forecast may be longer.
     early : bool
-        Whether the origin lies in the first half of the rows, which leaves enough of them to judge
-        the whole forecast as a simulation.
+        Whether the origin lies in the first half of the rows, so that the whole forecast can be
+        scored as a simulation.
     spacing : int
         Rows between two origins.
     """
@@ -170,8 +170,8 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
     Returns
     -------
     list of Fold
-        Two folds of equal lengths, so that fits to them share compiled programs; empty where no
-        series is long enough.
+        Two folds of equal lengths, so that their fits share compiled programs; empty if no series
+        is long enough.
     """
     counts = [int(HELD_OUT * len(item)) for item in series]
     counts = [count if count >= FEWEST_ROWS else 0 for count in counts]
@@ -191,13 +191,15 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
 
 
 def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """Standard deviation of each output over all series, the unit of errors; 1 for a constant."""
+    """Return the standard deviation of each output over all series, the unit of errors; 1 if
+    constant.
+    """
     spread = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
     return np.where(spread > 0, spread, 1.0)
 
 
 def settling_rows(rows: int, new_experiment: bool) -> int:
-    """Rows before the first origin, where the state is not known from rows before."""
+    """Return the number of rows before the first origin, in which the filter finds the state."""
     return min(SETTLING, rows // 3) if new_experiment else 0
 
 
@@ -212,7 +214,7 @@ def rolling_forecasts(
     index: int = -1,
     quiet: bool = True,
 ) -> Iterator[RollingForecast]:
-    """Forecasts of the rows from each origin on.
+    """Yield forecasts of the rows from each origin on.
 
     Parameters
     ----------
@@ -226,14 +228,14 @@ def rolling_forecasts(
     scheme : RollingOrigin
         Horizon, number of paths, and whether all origins have the same random numbers.
     steps : int, optional
-        Steps of each forecast, the horizon by default. Where fewer rows remain, the forecast is
-        run over as many steps and cut: all origins share one compiled program.
+        Steps of each forecast, the horizon by default. If fewer rows remain, the forecast is run
+        over all steps and cut, so that all origins share one compiled program.
     seed : int
         Seed of the paths.
     index : int
         The training series that the rows follow.
     quiet : bool
-        Whether warnings are suppressed: they are for users, not for forecasts that are judged.
+        Whether to suppress warnings.
 
     Yields
     ------
@@ -269,7 +271,7 @@ def extended(
     first: Mapping[str, Any],
     **options: Any,
 ) -> Iterator["Forecaster"]:
-    """The posterior given the rows up to each origin, each from the one before.
+    """Yield the posterior given the rows up to each origin, each from the previous one.
 
     Parameters
     ----------
@@ -280,11 +282,11 @@ def extended(
     origins : sequence of int
         Row numbers, in increasing order.
     verb : {"learn", "update"}
-        The method of the posterior that takes new rows.
+        The method of the posterior that processes new rows.
     first : mapping
-        Options of the first call only: later ones keep to them.
+        Options of the first call only, which also apply to later calls.
     **options
-        Options of every call.
+        Further options of every call.
 
     Yields
     ------
@@ -300,12 +302,12 @@ def extended(
 def held_out_forecasts(
     posterior: "Forecaster", fold: Fold, scheme: RollingOrigin, seed: int
 ) -> Iterator[RollingForecast]:
-    """Forecasts of the held-out rows of a fold, to their end if the scheme simulates so far.
+    """Yield forecasts of the held-out rows of a fold, up to their end if the scheme allows it.
 
     Parameters
     ----------
     posterior : Posterior or Stack
-        A fit to the rows that the fold learns from.
+        A fit to the training rows of the fold.
     fold : Fold
         The held-out rows.
     scheme : RollingOrigin
@@ -343,12 +345,12 @@ def held_out_forecasts(
 
 
 def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[list[Errors], float]:
-    """Errors of the forecasts by which starts are compared.
+    """Return the errors of the forecasts by which starts are compared.
 
     Parameters
     ----------
     posterior : Posterior or Stack
-        A fit to the rows that the fold learns from.
+        A fit to the training rows of the fold.
     fold : Fold
         The held-out rows.
     seed : int
@@ -359,7 +361,7 @@ def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[lis
     errors : list of Errors
         One entry per forecast.
     share_left : float
-        Mean share of the paths that left the region the model knows.
+        Mean share of the paths that left the known region.
     """
     spread = outputs_spread(fold.series)
     errors = []
