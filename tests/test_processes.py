@@ -89,7 +89,7 @@ def test_a_cluster_selects_and_stacks_the_same(client):
     here, there = (gpssm.stack(series, members, cluster=one, **tiny) for one in (None, client))
     np.testing.assert_array_equal(there.weights, here.weights)
     assert there.notes == here.notes
-    assert there.notes[0].startswith("broken failed and is left out")
+    assert there.notes[0].startswith("broken failed and was dropped")
     assert (
         client.submit(sum, [1, 2]).result(timeout=200) == 3
     )  # a client that was lent is not closed

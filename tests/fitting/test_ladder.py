@@ -185,7 +185,7 @@ def test_a_model_that_fails_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(ladder.Quick, "build", lambda *_: fail(None))
     fitted, messages = default_fit(train)
     assert "quick" not in (fitted.members if isinstance(fitted, Stack) else {})
-    assert any("quick failed and is left out" in message for message in messages)
+    assert any("quick failed and was dropped" in message for message in messages)
 
 
 def test_nothing_that_can_be_fitted_is_an_error(monkeypatch):

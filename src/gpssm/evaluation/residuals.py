@@ -21,8 +21,8 @@ from gpssm.data.series import Series
 from gpssm.posterior.stack import Forecaster
 
 LAGS = 20
-FEWEST = 8  # observed entries of an output below which nothing can be said of it
-ROWS = 1000  # of a series that are looked at, the first ones
+FEWEST = 8  # minimum number of observed entries of an output for a test
+ROWS = 1000  # maximum number of rows of a series, from the first
 
 
 class Correlation(NamedTuple):

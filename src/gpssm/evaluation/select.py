@@ -22,8 +22,8 @@ from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.linear.council import council
 from gpssm.posterior.validation import BACKTEST, RollingOrigin
 
-ORDERS = (2, 5)  # of the candidates at least and at most; more states are slow to sample
-PARTS = 3  # of the rows to forecast, of which the horizon takes one at most
+ORDERS = (2, 5)  # smallest and largest order of the candidates; more states are slow to sample
+PARTS = 3  # the horizon is at most this fraction of the rows to forecast
 
 
 @dataclass(frozen=True)
