@@ -120,7 +120,7 @@ def test_interrupted_it_returns_the_best_answer_so_far():
 
     fitted, messages = default_fit(train, callback=interrupt)
     assert not fitted.learns
-    assert any("best answer so far" in message for message in messages)
+    assert any("best result so far" in message for message in messages)
     assert np.isfinite(fitted.forecast(5, u=train.u[:5]).mean).all()
 
 
