@@ -165,7 +165,7 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
         assert (hatched.get_x(), hatched.get_hatch()) == (forecast.steps[first] * 0.5, "///")
     assert set(labels(figure)) == {
         *("history", "90 %", "50 %", "median", "actual"),
-        "not to be trusted",
+        "untrusted",
     }
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
@@ -419,7 +419,7 @@ def test_every_figure_takes_a_baseline(baseline):
     ):
         assert drawn(make(baseline)).axes
     (panel,) = drawn(plots.plot_parameters(baseline)).axes
-    assert "no parameter was learned" in panel.texts[0].get_text()
+    assert "no parameter was sampled" in panel.texts[0].get_text()
     assert isinstance(baseline.plot(), mpl.figure.Figure)
 
 

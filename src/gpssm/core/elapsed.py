@@ -1,9 +1,8 @@
-"""Seconds that pass, whatever becomes of the clocks.
+"""Durations that are robust to changes of clocks.
 
-Wall clocks are set, and are never asked how long something took. The system's counters go on while
-a machine sleeps or is moved to another, and some have been seen to go back: what is shown or kept
-of a duration is never below zero, and the time left is reckoned from the typical step, not from the
-one in which the machine slept.
+Wall clocks may be adjusted and are not used for durations. Counters of the system continue while a
+machine sleeps or is migrated, and may even go back. Durations are therefore never negative, and the
+time left is estimated from the median step, not from one during which the machine slept.
 """
 
 import threading
@@ -17,7 +16,7 @@ _counter, _passed = time.perf_counter(), 0.0
 
 
 def ticks() -> float:
-    """Seconds since some moment: the sum of all steps of the system's counter but those back."""
+    """Return seconds since a fixed time: the sum of all positive steps of the system's counter."""
     global _counter, _passed
     with _lock:
         counter = time.perf_counter()
@@ -27,18 +26,18 @@ def ticks() -> float:
 
 
 def seconds_left(marks: Sequence[tuple[float, int]], total: int) -> float | None:
-    """The time that is left: the median rate of units per second times the rest.
+    """Return the time left: the remaining units divided by the median rate.
 
     Parameters
     ----------
     marks
-        Moments in order, each with the number of units done: (ticks, units).
+        Times in order, each with the number of finished units: (ticks, units).
     total
-        Number of all units.
+        Total number of units.
 
     Returns
     -------
-    Seconds, or None as long as no unit has been done between two moments.
+    Seconds, or None until units have been finished between two times.
     """
     moments, done = np.asarray(marks, float).reshape(-1, 2).T
     steps = np.diff(done)

@@ -1,16 +1,16 @@
-"""Loops that contain their most expensive part once, sums over rows, and choices between trees.
+"""Loops that compile their most expensive part only once, and sums over rows in chunks.
 
 A method that needs f before its first step and after every step would call it in two places, and
-the compiler would work twice on what is most of the program.
+the compiler would process the largest part of the program twice.
 
-Sums and maps over the rows of long series, chunk by chunk, in constant memory.
+Sums and maps over the rows of long series are computed in chunks with constant memory,
 
     Σ_n f(row_n)        f(row_1), …, f(row_N)
 
-of functions that take many rows at once: rows are arrays, or trees of arrays, with as many entries
-in front. A chunk's intermediate results are not kept for the backward pass of a sum, but made
-again. On a CPU that is faster too, twice as fast where a chunk fits into its cache; a GPU likes few
-and large ones.
+for vectorised functions of rows, which are arrays or trees of arrays with a leading axis.
+Intermediate results of a chunk are recomputed in the backward pass of a sum instead of stored. On a
+CPU this is also faster, by a factor of two if a chunk fits into the cache; on a GPU, few large
+chunks are faster.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from jaxtyping import Array, Bool, Int
 
 from gpssm.core.runtime import on_cpu
 
-CHUNK, CHUNK_ON_GPU = 512, 2048  # rows; up to twice as many are taken at once
+CHUNK, CHUNK_ON_GPU = 512, 2048  # rows; up to twice as many are processed at once
 
 
 class Iterated(NamedTuple):
-    """The end of `iterate`.
+    """The result of `iterate`.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def iterate(
     Parameters
     ----------
     evaluate
-        What is expensive: a value, and whatever else a step needs.
+        The expensive function, which returns a value and auxiliary results for the step.
     advance
         The step.
     state
@@ -84,12 +84,12 @@ def iterate(
 
 
 def choose(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """Return `new` where a condition holds and `old` elsewhere, for trees of equal shapes."""
+    """Return `new` if a condition holds and `old` otherwise, for trees of equal shapes."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
 def sum_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-    """The sum of `function` over all rows; of a chunk of rows it gives their sum."""
+    """Return the sum of `function` over all rows; for a chunk of rows it returns their sum."""
     if (cut := _cut(rows)) is None:
         return function(rows)
     chunks, rest = cut
@@ -101,7 +101,7 @@ def sum_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of all rows; of a chunk it gives arrays with as many entries in front."""
+    """Return `function` of all rows; for a chunk it returns arrays with the same leading axis."""
     if (cut := _cut(rows)) is None:
         return function(rows)
     chunks, rest = cut
@@ -113,7 +113,9 @@ def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def _cut(rows: Any) -> tuple[Any, Any] | None:
-    """All whole chunks of rows, stacked, and the other rows; None where there are too few."""
+    """Return all full chunks of rows, stacked, and the other rows; None if there are too few
+    rows.
+    """
     size, count = CHUNK if on_cpu() else CHUNK_ON_GPU, len(jax.tree.leaves(rows)[0])
     if count <= 2 * size:
         return None

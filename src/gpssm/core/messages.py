@@ -10,13 +10,14 @@ from gpssm.core.text import count
 
 @contextmanager
 def distinct_warnings(stacklevel: int = 2) -> Iterator[None]:
-    """Give the warnings of a block once each when it ends, those that differ in numbers together.
+    """Emit each warning of a context once at its end; those that differ only in numbers are
+    combined.
 
     Parameters
     ----------
     stacklevel
-        Frames between the caller and the line that the warnings are attributed to, as in
-        `warnings.warn`, counted from the block.
+        Frames between the context and the line to which warnings are attributed, as in
+        `warnings.warn`.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""How objects look in a notebook: HTML with all text escaped."""
+"""HTML representations of objects for notebooks, with all text escaped."""
 
 import html
 from collections.abc import Iterable, Mapping
@@ -20,12 +20,12 @@ def card(
     texts: Mapping[str, str] | None = None,
     notes: Iterable[str] = (),
 ) -> str:
-    """The HTML of an object, for its `_repr_html_`.
+    """Return the HTML of an object, for its `_repr_html_`.
 
     Parameters
     ----------
     title
-        What the object is.
+        Description of the object.
     facts
         Values by name, one per line.
     tables
@@ -33,7 +33,7 @@ def card(
     texts
         Preformatted texts by heading.
     notes
-        Warnings below all else.
+        Warnings at the end.
     """
     parts = [f"<strong>{html.escape(title)}</strong>"]
     if facts:
