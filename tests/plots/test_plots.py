@@ -316,6 +316,7 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     noises = rng.normal(size=(2, 400, 2))
     noises[1, :, 1] += 3
     more = {"log_process_std": noises, "kernel.log_lengthscale": rng.normal(size=(2, 400, 2, 3))}
+    more["kernel.log_variance"] = np.ones((2, 400, 2)) * [[[1.0]], [[2.0]]]  # optimised
     draws = posterior.draws._replace(weights=np.zeros((2, 400, 2, 6)), leaves=more)
     info = posterior.info._replace(log_target=np.ones((2, 400)), acceptance=np.ones((2, 400)))
     figure = drawn(plots.plot_traces(replace(posterior, draws=draws, info=info)))
@@ -323,6 +324,7 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     titles = [panel.get_title(loc="left") for panel in figure.axes[::2]]
     assert titles[0] == "log target"
     assert any(title.startswith("log process std[1]   R-hat") for title in titles)
+    assert not any("variance" in title for title in titles)
     assert "does not vary" in [text.get_text() for text in figure.axes[1].texts]
     place = next(i for i, title in enumerate(titles) if title.startswith("log process std[1]"))
     apart = [

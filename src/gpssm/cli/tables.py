@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpssm.data.series import Series
 
 STEPS = 12  # rows in a table of a forecast
-WORTH = "Worth it"  # the check that compares the fit with linear models and baselines
+WORTH = "Simpler models"  # the check that compares the fit with linear models and baselines
 MARKS = {"problem": "✕", "caution": "!", "good": "✓"}
 LEGEND = (
     "* best. Lower is better, except for fit: 100 % is perfect, 0 % equals the mean.\n90 % "

@@ -202,7 +202,7 @@ def check_worth(rolling: RollingComparison) -> Check:
     protocol = rolling.judged.protocol
     if best is None:
         words = "There is no baseline to compare with."
-        return Check("Worth it", "unknown", "no baseline", words, protocol)
+        return Check("Simpler models", "unknown", "no baseline", words, protocol)
     figure = f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}"
     gain = 1 - model.loss / best.loss
     differences = model.losses - best.losses
@@ -231,7 +231,7 @@ def check_worth(rolling: RollingComparison) -> Check:
         level = "good"
         words = f"The model forecasts {percent(gain)} better than the best baseline, "
         words += f"{label(best.method)}."
-    return Check("Worth it", level, figure, words, protocol)
+    return Check("Simpler models", level, figure, words, protocol)
 
 
 def _named(best: Entry) -> str:

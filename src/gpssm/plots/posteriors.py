@@ -232,7 +232,9 @@ def traces(posterior: Posterior) -> Traces:
     for name, leaf in posterior.draws.leaves.items():
         for entry in np.ndindex(leaf.shape[2:]):
             label = f"{name}[{','.join(map(str, entry))}]" if entry else name
-            values[label] = np.asarray(leaf[(..., *entry)])
+            draws = np.asarray(leaf[(..., *entry)])
+            if np.any(np.ptp(draws, axis=1) > 0):  # optimised parameters do not vary in a chain
+                values[label] = draws
     target = {"log_target": np.asarray(posterior.info.log_target)}
     order = sorted(
         values, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(values[name])))
