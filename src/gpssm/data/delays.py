@@ -18,17 +18,17 @@ from gpssm.core.table import Table
 from gpssm.core.text import as_tuple, check_whole, count, is_real
 from gpssm.data.series import Series, as_list
 
-LONGEST = 30  # rows of a delay that are looked at
-ORDERS = (8, 4, 2)  # most values of each output in the regressions that decide
-WINDOW = 2  # most values of each input in them
-WORTH = 10.0  # the difference in BIC that shows a delay beyond doubt
+LONGEST = 30  # longest delay to try, in rows
+ORDERS = (8, 4, 2)  # maximum numbers of values of each output in the regressions
+WINDOW = 2  # maximum number of values of each input in the regressions
+WORTH = 10.0  # difference in BIC that is clear evidence of a delay
 
 Rows = Mapping[str, int] | Sequence[int] | int
 
 
 class Delays(NamedTuple):
-    """The delay of each input in rows, and the BIC of each candidate, with the other inputs at
-    their best.
+    """The delay of each input in rows, and the BIC of each candidate, with the best delays of the
+    other inputs.
 
     An input with delay 0 acts on the output of the same row.
     """
@@ -49,7 +49,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
     """Estimate the delay of each input from training rows.
 
         print(gpssm.delays(train))
-        posterior = gpssm.fit(train, delay="auto")  # with what it finds
+        posterior = gpssm.fit(train, delay="auto")  # uses these estimates
 
     For each delay d, y_t is regressed on y_{t−1}, …, y_{t−n} and the inputs u_{t−d}, …, u_{t−d−m+1}
     by least squares, with the n ≤ 8 and m ≤ 2 of least BIC. The estimate is the d of least BIC if
@@ -77,7 +77,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
         choices = ([*lags[:j], lag, *lags[j + 1 :]] for lag in range(longest + 1))
         bic = np.array([regressions.bic(choice) for choice in choices])
         best = int(np.argmin(bic))
-        # A true delay saves a coefficient, and log N, for each row of it at least.
+        # A true delay saves at least one coefficient, and thus log N, per row of delay.
         doubt = min(WORTH, 0.8 * best * math.log(regressions.rows))
         lags[j] = best if bic[0] - bic[best] > doubt else 0
         tried[name] = bic
@@ -85,7 +85,7 @@ def delays(series: Any, longest: int = LONGEST) -> Delays:
 
 
 def delayed(series: Any, rows: Rows) -> Any:
-    """The series with delayed inputs; the first rows, whose inputs are unknown, are dropped.
+    """Return the series with delayed inputs, without the first rows, whose inputs are unknown.
 
     A model fitted to the result always expects delayed inputs, unlike the result of `fit(series,
     delay=rows)`. A list of series gives a list.
@@ -169,7 +169,7 @@ class _Regressions:
     def __init__(self, experiments: Sequence[Series], longest: int) -> None:
         self.outputs = experiments[0].output_dim
         self.inputs = experiments[0].input_dim
-        # Fewer of the past outputs where many are missing, so that more rows have all of them.
+        # Use fewer past outputs if many are missing, so that more rows are complete.
         self.order = ORDERS[-1]
         for order in ORDERS:
             rows = _columns(experiments, longest, order)
@@ -189,7 +189,7 @@ class _Regressions:
         self.products = table.T @ table
 
     def bic(self, lags: Sequence[int]) -> float:
-        """The sum over outputs of the least N log RSS / N + p log N."""
+        """Return the sum over outputs of the minimum of N log RSS / N + p log N."""
         past = self.outputs + np.arange(self.order * self.outputs)
         first = (self.order + 1) * self.outputs
         total = 0.0

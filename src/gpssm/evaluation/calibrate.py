@@ -73,7 +73,7 @@ def calibrate(
         if isinstance(item.model.likelihood, Poisson | Bernoulli):
             name = type(item.model.likelihood).__name__
             raise TypeError(
-                f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be "
+                f"the outputs of a {name} likelihood are discrete, so that paths cannot be "
                 "stretched"
             )
     seed = posterior.seed if seed is None else check_seed(seed)
@@ -100,7 +100,7 @@ def measure(
 ) -> Needed:
     """Return the factors needed to cover the outputs of some rows, from origins along them."""
     if len(rows) < FEWEST_ROWS:
-        raise ValueError(f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}")
+        raise ValueError(f"calibrate needs at least {FEWEST_ROWS} rows; got {len(rows)}")
     settling = settling_rows(len(rows), new_experiment)
     unseen = len(rows) - settling
     scheme = CALIBRATION.within(unseen, parts=1)
@@ -150,7 +150,7 @@ def fit_folds(posterior: Posterior | Stack, seed: int) -> list[tuple[Posterior |
                 for path, length in zip(paths, lengths, strict=True)
             ]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one short chain is no posterior to be judged
+            warnings.simplefilter("ignore")  # the convergence of one short chain is not of interest
             runtime = Runtime(num_chains=1, seed=seed, progress=False)
             fits.append((fit(fold.series, spec=spec.replace(**changes), runtime=runtime), fold))
     return fits

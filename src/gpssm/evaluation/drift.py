@@ -21,7 +21,7 @@ from gpssm.evaluation.residuals import Residuals
 from gpssm.posterior.checks import Check
 
 SIGNIFICANT = 0.001
-MATTERS = 0.1  # share of the variance of one-step errors
+MATTERS = 0.1  # minimum share of the variance of one-step errors
 
 
 class Drift(NamedTuple):
@@ -68,7 +68,7 @@ def check_drift(residuals: Residuals) -> Iterator[Check]:
                 f"Drift of {output}",
                 "caution",
                 f"{percent(drift.share)} of the variance of one-step errors",
-                "The system changes along the record: fit its recent rows only, or let the model "
+                "The system changes along the record: fit only its recent rows, or let the model "
                 "forget old ones, posterior.learn(rows, forgetting='auto').",
                 "training rows, one step ahead",
             )
