@@ -1,8 +1,10 @@
-"""What a fit compiles: seconds and programs of a first fit, and of a second one in the same process.
+"""Compilation of a fit: seconds and programs of a first fit, and of a second one in the same
+process.
 
     OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... taskset -c 0 python benchmarks/compile.py [--set furnace] [--start em]
 
-Programs are not kept between processes here (GPSSM_CACHE=off). On one core, seconds of compilation are CPU seconds.
+Programs are not cached on disk here (GPSSM_CACHE=off). On one core, seconds of compilation are CPU
+seconds.
 """
 
 import os

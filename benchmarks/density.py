@@ -1,14 +1,15 @@
-"""Milliseconds for value + gradient of `log_collapsed`, beside the bare matrix products of the same sizes.
+"""Milliseconds for value and gradient of `log_collapsed`, compared with the matrix products alone.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/density.py
 
 The products are those of the chain rule: forward k(z,Z) from scaled dot products, A = k·L⁻ᵀ and AᵀA; backward, one
-each for A's share of AᵀA, for k's share of A and for the states' share of k. Four of the six are large, T·M². The least
-that will do is one of these less: the two backward ones can be A·(S·L⁻¹) for S the slope of AᵀA, since S·L⁻¹ is small.
-The exponentials, both Cholesky factors and their inverses are in neither. The density is timed with L⁻¹ to be found, as
-for one value of the parameters, and with L⁻¹ at hand, as along a trajectory of the sampler. All are timed in one run on
-one thread, alternately, and ratios are of the medians. A second part times a series of 100 000 steps and reports XLA's
-own count of temporary memory.
+each for A's share of AᵀA, for k's share of A and for the states' share of k. Four of the six are
+large, T·M². The minimum is one product less: the two backward ones can be A·(S·L⁻¹) with S the
+derivative by AᵀA, since S·L⁻¹ is small. The exponentials, both Cholesky factors and their inverses
+are not included. The density is timed with the computation of L⁻¹, as for new parameters, and
+without it, as along a trajectory of the sampler. All are timed in one run on one thread,
+alternately, and ratios are those of medians. A second part times a series of 100 000 steps and
+reports the temporary memory according to XLA.
 """
 
 import os

@@ -2,9 +2,10 @@
 
     GPSSM_DATA=... python benchmarks/gpu.py [--chains 4 64] [--rows 50000]
 
-Furnace is fitted twice with defaults from the start `em`, so that the second fit shows what is left when nothing is
-compiled. `--rows` adds a fit of so many rows of `wiener-hammerstein`, with six states, 100 inducing points, four chains
-and all defaults, whose simulation is judged on 1000 rows of its test record.
+Furnace is fitted twice with defaults from the start `em`, so that the second fit shows the time
+without compilation. `--rows` adds a fit to this number of rows of `wiener-hammerstein`, with six
+states, 100 inducing points, four chains and all defaults, whose simulation is scored on 1000 rows
+of its test record.
 """
 
 import argparse

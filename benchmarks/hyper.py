@@ -1,11 +1,12 @@
-"""Is it worth sampling the kernel? Forecasts, mixing and time of hyper="optimise" beside "sample" on short series.
+"""Is it worth sampling the kernel? Forecasts, mixing and time of hyper="optimise" and "sample" on
+short series.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/hyper.py [--systems duffing] [--rows 30 60 120] [--seeds 0 1 2]
         [--rates .03 .1]
 
 Two states, 20 inducing points, start="em", two chains; forecasts of 30 steps from rows that follow the training rows,
 scores in units of the outputs' standard deviation. "optimise" is run at each learning rate, "sample" at the last one:
-so does the way end at the optimum, or where the steps ran out?
+does the optimisation converge, or do the steps run out?
 """
 
 import os

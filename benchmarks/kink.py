@@ -1,15 +1,17 @@
-"""The transition that each method learns from a short series of the kink function, beside the truth.
+"""The transition that each method learns from a short series of the kink function, compared with
+the truth.
 
     f(x) = 0.8 + (x + 0.2)(1 − 5 / (1 + exp(−2x))),   x_{t+1} = f(x_t) + N(0, Q),   y_t = x_{t+1} + N(0, R)
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/kink.py [--out kink] [--seeds 0 1 2 3 4] [--quick]
 
-Emission and noises are known, so that states have the truth's coordinates; kernel hyper-parameters are learned, from
-variance and lengthscale 1, around an identity mean, and every method starts from the outputs themselves. f is judged on
-a grid over the range of the true states x_1 to x_{T−1}, which were seen and whose successor was: RMSE of the posterior
-mean; mean log N(f; mean, sd²) of the true f; the share of the grid where f lies within two standard deviations. Results
-go to results.jsonl in the folder, which a second run goes on from; a table for each variant is printed, and the
-figure is that of the first variant and the first seed given.
+Emission and noise levels are known, so that states have the true coordinates; kernel
+hyper-parameters are learned from variance and lengthscale 1, with an identity mean, and every
+method starts from the outputs as states. f is scored on a grid over the range of the true states
+x_1 to x_{T−1}: RMSE of the posterior mean; mean log N(f; mean, sd²) of the true f; the share of the
+grid where f lies within two standard deviations. Results are written to results.jsonl in the
+folder, from which a second run continues; a table for each variant is printed, and the figure shows
+the first variant and the first seed.
 """
 
 import os

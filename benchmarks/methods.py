@@ -1,9 +1,10 @@
-"""What an iteration of each method costs: CPU seconds for 1000 of them on the training half of Furnace, one thread.
+"""The cost of iterations of each method: CPU seconds for 1000 iterations on the training half of
+furnace, one thread.
 
     python benchmarks/methods.py [METHOD ...]
 
-Four states, 50 inducing points. A few iterations are timed and scaled up; compilation is apart. `prssm` and `vcdt` have
-second rows with the numbers of samples that their papers have.
+Four states, 50 inducing points. A few iterations are timed and scaled up; compilation is timed
+separately. `prssm` and `vcdt` have second rows with the numbers of samples of their papers.
 """
 
 import dataclasses

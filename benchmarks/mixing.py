@@ -1,11 +1,13 @@
-"""How well chains mix: R-hat and effective draws of all that is identified, and effective draws for each second.
+"""Mixing of chains: R-hat and effective draws of all identified quantities, and effective draws per
+second.
 
     OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... taskset -c 0 python benchmarks/mixing.py [--sets furnace,dryer] [--start em]
     ... benchmarks/mixing.py --sets furnace,actuator --nuts
 
-Fits with defaults to the training halves, so that chains are those a user gets. The worst of each group counts; noises
-of single states move with the states' coordinates. With `--nuts` there is `ffvd-nuts` beside it, NUTS on plain x, with
-fewer draws, and the ratio of effective draws for each second of running. On one core these are CPU seconds.
+Fits have default settings and use the training halves. The table shows the worst of each group;
+noise levels of single states depend on the coordinates of the states. `--nuts` adds `ffvd-nuts`,
+NUTS on plain states, with fewer draws, and the ratio of effective draws per second. On one core
+these are CPU seconds.
 """
 
 import os

@@ -1,17 +1,18 @@
-"""Learning row by row: the recursive filter of `rgpssm` beside `Posterior.learn` and `condition`.
+"""Learning row by row: the recursive filter of `rgpssm` compared with `Posterior.learn` and
+`condition`.
 
     OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/online.py [dryer] [--rows 300]
 
 The training half is fitted with four states and 50 inducing points, by `rgpssm` and by `quick`. The
 rows of the test half then come one at a time:
 
-    rgpssm            its own filter goes on, and goes on adding and removing inducing points
+    rgpssm            its filter continues, and continues to add and remove inducing points
     rgpssm, learn     `learn` continues from its posterior
     quick, learn      the same from the posterior of `quick`
-    quick, condition  only the state is filtered, the function stays
+    quick, condition  only the state is filtered, with a fixed function
 
-From every tenth row 30 steps are forecast, with 1000 paths. Figures are means over the origins; ms
-is the median CPU time of a row, without the forecasts and once everything is compiled.
+From every tenth row, 30 steps are forecast with 1000 paths. Scores are means over origins; ms is
+the median CPU time per row without forecasts and compilation.
 """
 
 import os

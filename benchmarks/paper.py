@@ -1,14 +1,15 @@
-"""The paper's studies beside its tables: time against iterations, traces of two samplers, pictures of fits.
+"""Further studies of the paper: time against iterations, traces of two samplers, figures of fits.
 
     OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/paper.py time|traces|fits [--out docs/figures]
 
 `time` gives CPU seconds and the P30 error on Furnace after 100, 300 and 1000 iterations, half of them warm-up, with
-four states and 100 inducing points as in the paper; compilation is told apart. `traces` runs FFVD-M and FFVD-C-M from
-the same states with the same fixed hyper-parameters, and asks when each first comes near where it belongs. Both are
-judged by log q*(x), the log density of their states with the weights integrated out, and a chain is near once that is
-within two standard deviations of its mean under `ffvd`, which has an accept step. The samplers adapt their scales in
-the first iterations, marked in the figure. `fits` draws the end of each training half as `ffvd` sees it and the
-first 30 steps after it. Tables are printed in Markdown, figures written as PNG.
+four states and 100 inducing points as in the paper; compilation is reported separately. `traces`
+runs FFVD-M and FFVD-C-M from the same states with the same fixed hyper-parameters, and reports when
+each first reaches the typical set: when log q*(x), the log density of its states with the weights
+integrated out, is within two standard deviations of its mean under `ffvd`, which has an accept
+step. The samplers adapt their scales in the first iterations, marked in the figure. `fits` draws
+the smoothed end of each training half and the forecast of the next 30 steps. Tables are printed in
+Markdown, figures written as PNG.
 """
 
 import os

@@ -1,11 +1,13 @@
-"""Learning on the go against fitting again, along the test half of a benchmark: errors, coverage and seconds.
+"""Online learning compared with fitting again, on the test half of a benchmark: errors, coverage
+and seconds.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/refit.py dryer [ballbeam ...] [--origins 100,200] [--seed 0] [--start em]
 
-The training half is fitted once. Before each origin of the test half the posterior is given the rows since the last
-one, in four ways: `condition` (the state alone), `learn`, `update` (new chains, from what was known) and `fit` (to all
-rows so far). From there 30 steps are forecast. Figures are means over the origins; seconds are those it took to be
-ready for all of them, compilation included: a fit to more rows is another program.
+The training half is fitted once. Before each origin of the test half, the posterior processes the
+rows since the last origin in four ways: `condition` (only the state), `learn`, `update` (new chains
+from the old draws) and `fit` (to all rows so far). From there, 30 steps are forecast. Scores are
+means over origins; seconds are the total time before all forecasts, including compilation, since a
+fit to more rows is another program.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""What the weights leave open about f: drawn afresh at each step of a path, or as one function a path.
+"""The residual of f given the weights: drawn independently at each step, or as one function per
+path.
 
     python benchmarks/residual.py                          # simulated series
     python benchmarks/residual.py --datasets dryer,actuator

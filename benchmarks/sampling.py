@@ -1,12 +1,13 @@
-"""Effective draws for each 1000 gradients: `ffvd` beside NUTS and the paper's collapsed SGHMC, on one target.
+"""Effective draws per 1000 gradients: `ffvd`, NUTS and the collapsed SGHMC of the paper, on one
+target.
 
     OPENBLAS_NUM_THREADS=1 GPSSM_DATA=... python benchmarks/sampling.py [--sets furnace] [--jobs 1] [--skip-cost]
 
 Hyper-parameters are learned once by `ffvd`, then fixed for all, so every method draws states from the same density.
-`ffvd-nuts` is NUTS on plain x with diagonal window adaptation. `ffvd-c-m` is run at several step sizes; what counts is
-the fastest whose bias in the forecast's standard deviation, against the long run of `ffvd`, is below 10 %. Forecasts
-are the mean paths of the draws. A second part gives the cost of one gradient in the sampler's coordinates up to
-T = 100 000.
+`ffvd-nuts` is NUTS on plain x with diagonal window adaptation. `ffvd-c-m` is run with several step
+sizes; the result is the fastest whose bias in the standard deviation of the forecast, relative to
+the long run of `ffvd`, is below 10 %. Forecasts are the mean paths of the draws. A second part
+gives the cost of one gradient in the sampler's coordinates up to T = 100 000.
 """
 
 import os

@@ -1,10 +1,12 @@
-"""Data that try a model: does each fit end with finite forecasts and intervals that hold, or with a refusal in words?
+"""Difficult data: does each fit end with finite forecasts and calibrated intervals, or with a clear
+error?
 
     python benchmarks/sane.py                 # all cases, as a table
     python benchmarks/sane.py "ten rows" ...  # some of them
 
 Each case is a series with known truth: the first rows train, the next 30 are forecast, and the share of them inside the
-90 % intervals is counted. Few draws, the start `em`: what is tried is whether anything breaks, not how good it gets.
+90 % intervals is counted. There are few draws and the start is `em`: the purpose is to find
+failures, not good forecasts.
 """
 
 import sys

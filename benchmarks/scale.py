@@ -1,19 +1,22 @@
-"""What a row costs, from a thousand of them to a million: time and memory of the parts of an iteration of `ffvd`.
+"""Cost per row from a thousand to a million rows: time and memory of the parts of an iteration of
+`ffvd`.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/scale.py [--rows 1000 10000 100000] [--states 4] [--points 50] [--no-run]
     GPSSM_DATA=... python benchmarks/scale.py --emps 24841 [--start em] [--chains 4] [--windows 8] [--keep-states 1000]
 
-The first draws series of so many rows from a linear model that turns and dies away, builds the model that a fit would
-build around it, and prints, for one chain on the device that JAX finds, microseconds a row of
+The first command draws series of these lengths from a damped oscillating linear model, builds the
+model that a fit would build, and prints, for one chain on the available device, microseconds per
+row of
 
-    whitening    the sampler's coordinates found anew, as happens six times in a warm-up
-    gradient     one of the log density of the states, in these coordinates
-    learning     an iteration in the first part of the warm-up: trajectory, noises, a step of the kernel's parameters
-    sampling     an iteration after the warm-up, with all moves of the noises
+    whitening    computing the coordinates of the sampler, six times in a warm-up
+    gradient     the gradient of the log density of the states in these coordinates
+    learning     an iteration in the first part of the warm-up: trajectory, noise levels, a step of
+    the kernel parameters sampling     an iteration after the warm-up, with all moves of the noise
+    levels
 
-the best of three calls after a first one, and gigabytes of XLA's temporaries and of what a call takes and gives; then
-how many gradients the trajectories of the last two had.
-`--no-run` prints the memory alone: a million rows can then be looked at on a small machine.
+the best of three calls after a first one, and gigabytes of temporaries of XLA and of arguments and
+results; then the number of gradients of the last two trajectories. `--no-run` prints only the
+memory, so that a million rows can be examined on a small machine.
 
 The second fits so many rows of `emps` with four states and all defaults but those named, and prints the seconds of its
 parts, the memory of the process, and the error of a simulation through as many rows of the test record.
