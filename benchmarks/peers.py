@@ -1,11 +1,11 @@
-"""jax-sysid and sysidentpy on the DaISy suite beside methods of this library, in one run.
+"""jax-sysid and sysidentpy on the DaISy suite, compared with methods of this library in one run.
 
     pip install jax-sysid sysidentpy
     GPSSM_DATA=... python benchmarks/peers.py [--methods arx] [--seeds 1]
 
-Both train on the same rows and are judged by the same protocols as `gpssm bench --datasets daisy`.
-Their forecasts are points, so that they have errors but neither CRPS nor coverage, and no ratio of
-rolling forecasts, which is one of CRPS.
+Both train on the same rows and are scored by the same protocols as `gpssm bench --datasets daisy`.
+Their point forecasts have errors but neither CRPS nor coverage, and thus no ratio for rolling
+forecasts, which is that of the CRPS.
 
 jax-sysid: x[k+1] = A x + B u + W tanh(V [x; u] + b), y = C x + D u + d with six states and ten
 units, 1000 iterations of Adam and 1000 of L-BFGS on the error of the simulation of the training

@@ -2,6 +2,8 @@
 
 import asyncio
 import multiprocessing
+import os
+import signal
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import jax
@@ -13,6 +15,7 @@ from distributed import Client, LocalCluster
 
 import gpssm
 from builders import make_series
+from gpssm.core.places import Died, Place
 from gpssm.methods import ARX
 
 SETTINGS = {
@@ -89,12 +92,36 @@ def test_a_cluster_selects_and_stacks_the_same(client):
     here, there = (gpssm.stack(series, members, cluster=one, **tiny) for one in (None, client))
     np.testing.assert_array_equal(there.weights, here.weights)
     assert there.notes == here.notes
-    assert there.notes[0].startswith("broken failed and is left out")
+    assert there.notes[0].startswith("broken failed and was dropped")
     assert (
         client.submit(sum, [1, 2]).result(timeout=200) == 3
     )  # a client that was lent is not closed
     with pytest.raises(KeyError, match="Unknown method 'median'"):
         gpssm.select(series, [{"method": "median"}], cluster=client, **tiny)
+
+
+def die_at_first(path):
+    """The name of a file, after a kill of the worker that finds no file of a name with "dies"."""
+    if "dies" in path.name and not path.exists():
+        if "once" in path.name:
+            path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def test_tasks_survive_a_worker_that_is_killed(client, tmp_path):
+    names = ["a", "dies once", "b"]
+    tasks = [tmp_path / name for name in names]
+    arrivals = dict(Place(cluster=client).run(tasks, die_at_first))
+    assert [arrivals[place] for place in range(3)] == names
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_its_workers_is_given_up(client, tmp_path):
+    tasks = [tmp_path / "dies always", tmp_path / "a"]
+    arrivals = dict(Place(cluster=client).run(tasks[:1], die_at_first))
+    assert isinstance(arrivals[0], Died)
+    assert dict(Place(cluster=client).run(tasks[1:], die_at_first)) == {0: "a"}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -5,8 +5,8 @@ A package imports only from itself and from the packages before it:
     core → data → model → linear → starts → inference → methods → posterior → fitting →
     evaluation → plots → report → bench → cli
 
-The modules beside the packages (`gpssm.kernels`, `gpssm.metrics`, ...) only name what is public;
-no package imports from them.
+The public modules (`gpssm.kernels`, `gpssm.metrics`, ...) only re-export names; no package imports
+from them.
 """
 
 import importlib
@@ -60,8 +60,8 @@ forks.watch()
 
 __version__ = "0.2.0"
 
-# Public names and the modules that define them. They are imported on first use, so that
-# `gpssm --help` need not wait for JAX. The imports above tell type checkers the same.
+# Public names and the modules that define them. They are imported on first use, so that `gpssm
+# --help` does not wait for JAX. The imports above tell type checkers the same.
 _NAMES = {
     "Dataset": "data.dataset",
     "GPSSM": "model.model",
@@ -105,12 +105,12 @@ _MODULES = (
     "priors",
     "target",
 )
-# Modules that need an optional package, which an `import *` must not ask for.
+# Modules that need an optional package, which `import *` must not import.
 _OPTIONAL_MODULES = ("sktime",)
 
 __all__ = [*_NAMES, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
-# Hidden from type checkers, for which every misspelt name would otherwise be an `object`.
+# Hidden from type checkers, which would otherwise accept every misspelt name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Functions of a posterior beside its methods: control, physics, long records, evaluation."""
+"""Further functions of posteriors: control, physics, long records, evaluation."""
 
 from gpssm.evaluation.design import informative
 from gpssm.posterior.conditioning import condition_at

@@ -1,4 +1,4 @@
-"""Benchmarks: `run_sweep` fits and judges, `write_report` tabulates, `load_results` reads."""
+"""Benchmarks: `run_sweep` fits and scores, `write_report` tabulates, `load_results` reads."""
 
 from gpssm.bench import (
     PROTOCOLS,

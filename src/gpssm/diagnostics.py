@@ -1,4 +1,4 @@
-"""Convergence of a run: R-hat and effective sample sizes of what matters to a user."""
+"""Convergence of a run: R-hat and effective sample sizes."""
 
 from gpssm.core.mixing import (
     bfmi,

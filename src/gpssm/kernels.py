@@ -1,4 +1,4 @@
-"""Kernels of the transition functions, and how they add, multiply and are shared."""
+"""Kernels of the transition functions, and their sums, products and couplings."""
 
 from gpssm.model.kernels import (
     KERNELS,

@@ -355,7 +355,7 @@ def test_mistakes_are_explained_before_anything_runs(tmp_path):
         (TypeError, "mean has no setting 'depth'", {"settings": {"mean": {"depth": 2}}}),
         (TypeError, "mean has no setting 'seed'", {"settings": {"mean": {"seed": 2}}}),
         (ValueError, "a method with settings must", {"settings": {"median": {}}}),
-        (ValueError, "is judged by none of learn", {"protocols": ["learn"]}),
+        (ValueError, "is scored by none of learn", {"protocols": ["learn"]}),
         (ValueError, "at least one", {"seeds": 0}),
         (ValueError, "jobs must be a whole number of at least 1", {"jobs": 0}),
         (ValueError, "no simulator", {"datasets": ["sim:unheard"]}),

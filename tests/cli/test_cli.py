@@ -528,7 +528,7 @@ def test_names_that_would_control_a_terminal_do_not(tmp_path):
     [
         (["-y", "levl"], "Did you mean 'level'"),
         (["-y", "level", "-u", "level"], "chosen twice"),
-        (["-y", "level", "--train", "60"], "none to test on"),
+        (["-y", "level", "--train", "60"], "none for testing"),
     ],
 )
 def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):

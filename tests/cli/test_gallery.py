@@ -65,7 +65,7 @@ def test_the_report_shows_the_figures_of_the_folder(tmp_path, monkeypatch):
 
 def test_verdicts_have_one_line_per_cause_and_the_gravest_leads():
     checks = [
-        Check("Worth it", "good", "0.1", "The model forecasts 50 % better.", "held-out rows"),
+        Check("Simpler models", "good", "0.1", "The model forecasts 50 % better.", "held-out rows"),
         Check("Residuals of y", "caution", "p = 0.01", "Look again.", "training rows"),
         Check("Outputs", "problem", "R-hat 1.3", "Chains disagree.", "all draws"),
         Check("States", "caution", "R-hat 1.1", "Chains disagree.", "all draws"),

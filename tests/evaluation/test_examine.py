@@ -59,7 +59,7 @@ def test_one_list_of_checks_feeds_everything(found):
 def test_all_of_it_can_be_written_down(found):
     written = json.loads(json.dumps(jsonable(found.to_dict()), allow_nan=False))
     assert written["rolling"]["protocol"] == "held-out rows, 2 rolling forecasts of 10 steps"
-    assert written["checks"][0]["name"] == "Worth it"
+    assert written["checks"][0]["name"] == "Simpler models"
     assert written["test"]["first"] == 40
 
 

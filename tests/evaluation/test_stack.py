@@ -194,7 +194,7 @@ def test_a_member_without_weight_is_dropped_and_named(posteriors):
 def test_a_member_that_fails_is_named_and_the_others_stay():
     stack = gpssm.stack(TRAIN, {**MEMBERS, "broken": {"method": ARX(orders=(90, 1))}}, num_chains=1)
     assert set(stack.members) <= set(MEMBERS)
-    assert any(note.startswith("broken failed and is left out") for note in stack.notes)
+    assert any(note.startswith("broken failed and was dropped") for note in stack.notes)
 
 
 @pytest.fixture(scope="module")

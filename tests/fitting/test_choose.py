@@ -318,5 +318,5 @@ def test_chains_apart_are_the_same_when_run_together(apart, series):
 
 
 def test_methods_with_a_start_of_their_own_keep_it(series):
-    with pytest.raises(ValueError, match="has its own start"):
+    with pytest.raises(ValueError, match="determines its start"):
         fit(series, method="arx", start="output-error", progress=False)

@@ -120,7 +120,7 @@ def test_interrupted_it_returns_the_best_answer_so_far():
 
     fitted, messages = default_fit(train, callback=interrupt)
     assert not fitted.learns
-    assert any("best answer so far" in message for message in messages)
+    assert any("best result so far" in message for message in messages)
     assert np.isfinite(fitted.forecast(5, u=train.u[:5]).mean).all()
 
 
@@ -199,7 +199,7 @@ def test_a_model_that_fails_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(ladder.Quick, "build", lambda *_: fail(None))
     fitted, messages = default_fit(train)
     assert "quick" not in (fitted.members if isinstance(fitted, Stack) else {})
-    assert any("quick failed and is left out" in message for message in messages)
+    assert any("quick failed and was dropped" in message for message in messages)
 
 
 def test_nothing_that_can_be_fitted_is_an_error(monkeypatch):

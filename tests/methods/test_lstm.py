@@ -124,7 +124,7 @@ def test_a_forecast_is_a_simulation(posterior):
         / posterior.dataset.scaler.unscale_variance(np.ones((1, 1))) ** 0.5
     )
     np.testing.assert_allclose(spread, np.exp(posterior.model.log_process_std[:1])[None], rtol=0.1)
-    with pytest.warns(UserWarning, match="outside of its training range"):
+    with pytest.warns(UserWarning, match="outside its training range"):
         far = posterior.forecast(30, np.full((30, 1), 30.0))
     assert np.isfinite(far.paths).all()
 

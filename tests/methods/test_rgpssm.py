@@ -277,9 +277,9 @@ def test_mistakes_are_explained():
         {"coupling": "shared"},
     ):
         (name,) = settings
-        with pytest.raises(ValueError, match=f"`rgpssm` is for {name}="):
+        with pytest.raises(ValueError, match=f"`rgpssm` supports only {name}="):
             fit(bent_series(40), method="rgpssm", state_dim=1, progress=False, **settings)
     with pytest.raises(ValueError, match="between 0 and 1"):
         RecursiveGPSSM(novelty=1.0)
-    with pytest.raises(TypeError, match="the one that it has made"):
+    with pytest.raises(TypeError, match="a model that it has built"):
         as_dynamics(fit(bent_series(40), method="arx", progress=False).model)

@@ -129,6 +129,6 @@ def test_conjugacy_is_required_and_named():
         lambda m: m.likelihood, model, Poisson(C=model.likelihood.C, d=model.likelihood.d)
     )
     with pytest.raises(
-        TypeError, match="Only the linear-Gaussian emission is conjugate, not Poisson"
+        TypeError, match="Only a linear-Gaussian emission can be drawn exactly, not Poisson"
     ):
         conditionals.emission_given_noise(counts, states, series)

@@ -270,7 +270,11 @@ def test_bad_couplings_say_what_to_do():
             "coupling": "shared",
             "wiring": "cascade",
         },
-        "coupling='lmc' takes no wiring: use": {"coupling": "lmc", "rank": 1, "wiring": "cascade"},
+        "coupling='lmc' does not support wiring: use": {
+            "coupling": "lmc",
+            "rank": 1,
+            "wiring": "cascade",
+        },
         "needs inducing points and a kernel by name": {"coupling": "shared", "basis": "hilbert"},
     }.items():
         with pytest.raises((KeyError, ValueError), match=words):

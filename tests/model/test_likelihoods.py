@@ -233,5 +233,5 @@ def test_names_pass_through_and_errors_say_what_to_do():
     with pytest.raises(KeyError) as raised:
         make_likelihood("cauchy", likelihood.C, likelihood.d, likelihood.d)
     assert all(name in str(raised.value) for name in ("'cauchy'", *LIKELIHOODS))
-    with pytest.raises(ValueError, match=r"above 2, got 1\.5"):
+    with pytest.raises(ValueError, match=r"must exceed 2, got 1\.5"):
         StudentT.build(likelihood.C, likelihood.d, likelihood.d, degrees_of_freedom=1.5)

@@ -116,7 +116,7 @@ def test_a_monotone_control_enters_by_a_curve_that_rises():
         "the data have none": {"series": Series(series.y), "linear": None},
         "leave mean at 'linear'": {"mean": "zero"},
         "needs inducing points and a kernel by name": {"basis": "hilbert"},
-        "takes no wiring: use coupling='none'": {"wiring": "cascade"},
+        "does not support wiring: use coupling='none'": {"wiring": "cascade"},
     }.items():
         with pytest.raises(ValueError, match=words):
             build_model(

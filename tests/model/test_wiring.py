@@ -185,13 +185,13 @@ BAD = {
     "one row per state": lambda: Wiring([1, 0, 1]),
     "a boolean matrix": lambda: Wiring([["x"]]),
     "cannot integrate itself": lambda: Wiring(np.ones((2, 2)), integrators={0: 0}),
-    "named twice": lambda: Wiring(np.ones((2, 2)), integrators={0: 1}, delays={0: 1}),
+    "both an integrator and a delay": lambda: Wiring(
+        np.ones((2, 2)), integrators={0: 1}, delays={0: 1}
+    ),
     "cycle through state 0": lambda: Wiring(np.ones((3, 4)), delays={0: 1, 1: 0}),
     "outside of 2 states": lambda: Wiring(np.ones((2, 2)), delays={0: 2}),
     "same output": lambda: Wiring(np.ones((2, 2)), measured={0: 0, 1: 0}),
-    "measured names output 1": lambda: make_wiring(
-        Wiring(np.ones((2, 2)), measured={0: 1}), 2, 0, 1
-    ),
+    "measured: no output 1": lambda: make_wiring(Wiring(np.ones((2, 2)), measured={0: 1}), 2, 0, 1),
 }
 
 

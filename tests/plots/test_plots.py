@@ -165,7 +165,7 @@ def test_a_forecast_is_marked_where_it_should_be_trusted_less():
         assert (hatched.get_x(), hatched.get_hatch()) == (forecast.steps[first] * 0.5, "///")
     assert set(labels(figure)) == {
         *("history", "90 %", "50 %", "median", "actual"),
-        "not to be trusted",
+        "untrusted",
     }
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
@@ -316,6 +316,7 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     noises = rng.normal(size=(2, 400, 2))
     noises[1, :, 1] += 3
     more = {"log_process_std": noises, "kernel.log_lengthscale": rng.normal(size=(2, 400, 2, 3))}
+    more["kernel.log_variance"] = np.ones((2, 400, 2)) * [[[1.0]], [[2.0]]]  # optimised
     draws = posterior.draws._replace(weights=np.zeros((2, 400, 2, 6)), leaves=more)
     info = posterior.info._replace(log_target=np.ones((2, 400)), acceptance=np.ones((2, 400)))
     figure = drawn(plots.plot_traces(replace(posterior, draws=draws, info=info)))
@@ -323,6 +324,7 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     titles = [panel.get_title(loc="left") for panel in figure.axes[::2]]
     assert titles[0] == "log target"
     assert any(title.startswith("log process std[1]   R-hat") for title in titles)
+    assert not any("variance" in title for title in titles)
     assert "does not vary" in [text.get_text() for text in figure.axes[1].texts]
     place = next(i for i, title in enumerate(titles) if title.startswith("log process std[1]"))
     apart = [
@@ -419,7 +421,7 @@ def test_every_figure_takes_a_baseline(baseline):
     ):
         assert drawn(make(baseline)).axes
     (panel,) = drawn(plots.plot_parameters(baseline)).axes
-    assert "no parameter was learned" in panel.texts[0].get_text()
+    assert "no parameter was sampled" in panel.texts[0].get_text()
     assert isinstance(baseline.plot(), mpl.figure.Figure)
 
 

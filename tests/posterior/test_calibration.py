@@ -19,7 +19,7 @@ LENGTH, HORIZON, LEVELS = 40, 20, (0.5, 0.8, 0.9)
 simulate = eqx.filter_jit(lambda model, key, u: model.simulate(key, u))
 SCALER = Scaler((3.0,), (2.0,), (0.5,), (4.0,))
 # The inputs are drawn without regard to the few rows of the training data.
-OUTSIDE = pytest.mark.filterwarnings("ignore:Input u outside of its training range")
+OUTSIDE = pytest.mark.filterwarnings("ignore:Input u outside its training range")
 
 
 def simulated(model, seed):

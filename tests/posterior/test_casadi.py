@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import casadi
 import jax
 import numpy as np
 import pytest
 
+import gpssm
 from builders import BASIS_NAMES, make_model, make_series
 from gpssm.data.series import Series
 from gpssm.model.kernels import KERNELS
@@ -92,3 +94,13 @@ def test_a_saved_function_needs_neither_jax_nor_this_library(tmp_path):
     ).stdout
     y = mean_model(posterior, 2).step(mean_state(posterior, 2), np.zeros(0))[1]
     np.testing.assert_allclose(eval(output), y, rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore")  # of do-mpc
+def test_the_controller_of_the_guide_runs_in_do_mpc():
+    pytest.importorskip("do_mpc")
+    guide = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    code = guide.split("## do-mpc")[1].split("``` { .python }\n")[1].split("```")[0]
+    namespace = {"posterior": make_posterior(raw=[make_series(9, output_dim=1)]), "gpssm": gpssm}
+    exec(code, namespace)
+    assert -1 - 1e-6 <= namespace["plan"].item() <= 1 + 1e-6

@@ -202,9 +202,9 @@ def test_columns_go_by_name_and_no_controls_will_do():
         (
             lambda p, s: condition_at(p, s, [2, 1]),
             ValueError,
-            "rows must increase.*between 0 and 6.*got \\[2, 1\\]",
+            "rows must increase from 0 to at most 6.*got \\[2, 1\\]",
         ),
-        (lambda p, s: condition_at(p, s, [7]), ValueError, "between 0 and 6"),
+        (lambda p, s: condition_at(p, s, [7]), ValueError, "at most 6"),
     ],
 )
 def test_bad_calls_are_told_what_to_do(posterior, rows, call, error, message):

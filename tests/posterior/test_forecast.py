@@ -62,7 +62,7 @@ def gaussian_recursion(posterior, rate, u, start):
         yield scaler.unscale_mean(C @ mean + d), scale @ (C @ covariance @ C.T + R) @ scale
 
 
-@pytest.mark.filterwarnings("ignore:Input u outside of its training range")
+@pytest.mark.filterwarnings("ignore:Input u outside its training range")
 def test_a_linear_model_follows_the_exact_gaussian_recursion():
     states = [np.broadcast_to(np.random.default_rng(1).normal(size=(9, 2)), (1, 2, 9, 2))]
     posterior = linear_posterior(
@@ -473,7 +473,7 @@ def test_steps_outside_of_the_training_data_are_marked():
     np.testing.assert_array_equal(forecast.to_dataframe()["trusted"], expected)
     np.testing.assert_array_equal(forecast[5:10].trusted, expected[5:10])
     np.testing.assert_allclose(shown.excursion[4], 0.75)
-    assert "Input pump outside of its training range: 1 to 3.5, in training 0 to 2" in str(forecast)
+    assert "Input pump outside its training range: 1 to 3.5, in training 0 to 2" in str(forecast)
     slight = dataclasses.replace(shown, u=np.full((STEPS, 1), 2.05))
     assert make_forecast(diagnostics=slight).trusted[:9].all()
 
@@ -483,7 +483,7 @@ def test_a_forecast_far_outside_of_the_inputs_of_training_warns():
     low, high = posterior.dataset.input_range["u"]
     u = np.full((4, 1), high)
     u[2] = high + 1.1 * (high - low)
-    with pytest.warns(UserWarning, match="Input u outside of its training range.* from step 3 on"):
+    with pytest.warns(UserWarning, match="Input u outside its training range.* from step 3 on"):
         found = posterior.forecast(u=u, num_paths=6)
     np.testing.assert_array_equal(found.trusted, [True, True, False, True])
     delayed = dataclasses.replace(

@@ -87,6 +87,24 @@ def test_where_a_linear_model_settles_and_how_far_a_unit_takes_it(linear):
         )
 
 
+def test_results_show_themselves_in_a_line(linear):
+    posterior, _ = linear
+    linearised = posterior.linearise()
+    shown = [
+        linearised,
+        linearised.step_response(STEPS),
+        linearised.bode(),
+        static_gain(posterior, values=[1.1, 1.2]),
+    ]
+    for thing in map(repr, shown):
+        assert thing.startswith(
+            ("Linearisation(", "Response(step response", "Bode(", "StaticGain(")
+        )
+        assert "draw" in thing
+        assert len(thing) < 120
+        assert "array" not in thing
+
+
 def test_of_a_nonlinear_model_too_the_operating_point_is_at_rest():
     posterior = make_posterior()
     found = posterior.linearise(at=[0.2])

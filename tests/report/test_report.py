@@ -250,7 +250,7 @@ def test_inputs_and_steps_that_cannot_be_trusted_are_drawn_and_named(found):
     )
     (span,) = inputs[0]["untrusted"]
     np.testing.assert_allclose(span, (forecast.start + np.array([2.5, 4.5])) * 0.1)
-    assert group["keys"]["untrusted"] == "Not to be trusted"
+    assert group["keys"]["untrusted"] == "Untrusted"
     (table, *_) = forecast_tables(doubtful.to_dataframe(), None)
     column = [row[-1] for row in table.rows]
     assert (column.count("no"), column[3:5]) == (2, ["no", "no"])

@@ -303,7 +303,7 @@ def test_parts_that_do_not_fit_are_refused(options, message, start):
 
 def test_fourier_features_refuse_a_kernel_without_a_spectral_law(start):
     with pytest.raises(
-        TypeError, match=r"Periodic has no spectral sampler\. Random Fourier features take"
+        TypeError, match=r"Periodic has no spectral sampler\. Random Fourier features support"
     ):
         build_model(SERIES, 2, NUM, kernel="periodic", basis="fourier", linear=start)
 

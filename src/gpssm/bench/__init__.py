@@ -1,4 +1,4 @@
-"""Benchmarks: `run_sweep` fits and judges, `write_report` tabulates, `load_results` reads."""
+"""Benchmarks: `run_sweep` fits and scores, `write_report` tabulates, `load_results` reads."""
 
 from gpssm.bench.problems import SUITES, BenchmarkProblem, load_problem
 from gpssm.bench.protocols import PROTOCOLS

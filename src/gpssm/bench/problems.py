@@ -1,9 +1,9 @@
-"""Problems of the benchmark, which rows train and which test, in suites with protocols in common.
+"""Benchmark problems with training and test rows, in suites with common protocols.
 
 six      one input, one output; the first half of the rows trains and the second tests
 daisy    several inputs and outputs; 500 rows train and the next 500 test
-records  fit to one record, simulate another, whose first `window` rows determine the state
-series   simulated series (`sim:duffing`) and the user's own, divided like the six
+records  training and test records; the first `window` rows of the test record determine the state
+series   simulated series (`sim:duffing`) and user data, split like the six
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from gpssm.data.series import Series
 
 
 class Suite(NamedTuple):
-    """Problems with tables in common: title, data sets, protocols, leading figures."""
+    """Problems with common tables: title, data sets, protocols, leading scores."""
 
     title: str
     datasets: tuple[str, ...]
@@ -31,19 +31,19 @@ SUITES: dict[str, Suite] = {
     "records": Suite("Records", tuple(RECORDS), ("simulation",)),
     "series": Suite("Other series", (), HALVES),
 }
-DAISY_ROWS = 500  # that train, and as many that test
-# Rows of the records that are used: a fit to all of them takes too long.
-EMPS_STEP = 10  # the stage has next to no motion above 10 Hz, and is sampled at 1 kHz
-CIRCUIT_ROWS = slice(5200, 5200 + 8192)  # the input of the circuit sets in at row 5200
+DAISY_ROWS = 500  # training rows, and as many test rows
+# Subsets of the records, as fits to all rows take too long.
+EMPS_STEP = 10  # the stage hardly moves above 10 Hz, and is sampled at 1 kHz
+CIRCUIT_ROWS = slice(5200, 5200 + 8192)  # the input of the circuit starts at row 5200
 
 
 class BenchmarkProblem(NamedTuple):
-    """Rows to train on, rows to test on, the suite, and a note that is printed beside the results.
+    """Training rows, test rows, the suite, and a note for the report.
 
         BenchmarkProblem([first, second], replace(third, window=20))
 
-    The default is a test record apart from the training record, which is simulated with the state
-    determined by its first `test.window` rows.
+    By default, the test rows are a separate record, simulated from the state determined by its
+    first `test.window` rows.
     """
 
     train: Series | Sequence[Series]
@@ -53,17 +53,19 @@ class BenchmarkProblem(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything about the data that changes a result."""
+        """Hash of all data that affect the result."""
         return digest(self.train, self.test, self.test.window, self.suite)
 
 
 def halves(series: Series, suite: str = "series") -> BenchmarkProblem:
-    """The first half of a series trains and the second tests."""
+    """Return the problem with the first half of a series for training and the second for
+    testing.
+    """
     return BenchmarkProblem(*series.split(len(series) // 2), suite)
 
 
 def load_problem(name: str) -> BenchmarkProblem:
-    """The problem that the benchmark poses with the data set of this name."""
+    """Return the benchmark problem of a data set."""
     if name in DAISY:
         series = load(name)
         size = min(DAISY_ROWS, len(series) // 2)

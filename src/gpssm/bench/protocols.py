@@ -1,13 +1,13 @@
-"""How a fit is judged: from a posterior of the training rows, and the test rows, to figures.
+"""Protocols, which compute scores from a posterior of the training rows and the test rows.
 
     p30            a simulation of the first 30 test rows, from the last training state
     simulation     a simulation of all test rows, from the last training state; of another record,
-                   from the state that its first `window` rows determine
+                   from the state estimated from its first `window` rows
     rolling        forecasts of 30 steps from every 10th test row, given the rows before it
     learn          the same, with functions that have learned from those rows (`posterior.learn`)
     daisy-rolling  forecasts of 30 steps from every 30th test row
 
-A forecast is given the inputs of the steps that it covers, and none of their outputs.
+A forecast uses the inputs of its steps, but none of their outputs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ Figures = dict[str, float]
 class SimulationProtocol:
     """One simulation of the first `horizon` test rows; None for all of them.
 
-    Of long records there are fewer paths, at most `max_rows` rows of paths, to bound the memory.
+    For long records there are fewer paths, at most `max_rows` rows of paths, to limit memory.
     """
 
     horizon: int | None = None
@@ -44,7 +44,7 @@ class SimulationProtocol:
     max_rows: int = 4_500_000
 
     def judge(self, posterior: Forecaster, problem: BenchmarkProblem, seed: int) -> Figures:
-        """Figures of the simulation."""
+        """Return scores of the simulation."""
         window = (problem.test.window or 0) if problem.suite == "records" else 0
         test = problem.test
         _check_rows(test, max(self.horizon or 0, window + 1))
@@ -67,7 +67,7 @@ class RollingProtocol:
     learns: bool = False
 
     def judge(self, posterior: Forecaster, problem: BenchmarkProblem, seed: int) -> Figures:
-        """Figures over all origins."""
+        """Return scores over all origins."""
         rolling = list(self.forecasts(posterior, problem.test, seed))
         figures = score([(item.forecast, item.rows) for item in rolling], problem)
         return figures | {"origins": float(len(rolling))}
@@ -75,7 +75,7 @@ class RollingProtocol:
     def forecasts(
         self, posterior: Forecaster, test: Series, seed: int
     ) -> Iterator[RollingForecast]:
-        """The forecast from each origin."""
+        """Yield the forecast from each origin."""
         _check_rows(test, self.scheme.horizon)
         draws = self.scheme.num_draws
         origins = self.scheme.origins(len(test))
@@ -107,10 +107,10 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def score(pairs: Sequence[tuple[Forecast, Series]], problem: BenchmarkProblem) -> Figures:
-    """Figures of forecasts of rows, means over origins.
+    """Return scores of forecasts, averaged over origins.
 
-    `rmse` and `crps` are in the units of the data. Over several outputs, which have units of their
-    own, `nrmse` is the mean over outputs of the RMSE over the standard deviation of the test
+    `rmse` and `crps` are in the units of the data. For several outputs, which may have different
+    units, `nrmse` is the mean over outputs of the RMSE over the standard deviation of the test
     outputs, and `ncrps` that of the CRPS over the standard deviation of the training outputs.
     """
     train_std = np.nanstd(np.concatenate([part.y for part in as_list(problem.train)]), axis=0)

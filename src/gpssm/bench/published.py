@@ -1,8 +1,8 @@
-"""Figures of other papers, printed beside measured ones and never ranked with them.
+"""Published results, which tables show next to measured ones without ranking them.
 
-All are in original units. FFVD (Fan, Bonilla, O'Kane, Sisson, ICML 2023) has 30 steps from the last
-training state, mean ± sd over runs; RGPSSM (2024) one pass of an online extended Kalman filter;
-EnVI (2024) the whole second half. Those of the records are simulations, as collected in the
+All are in original units. FFVD (Fan, Bonilla, O'Kane, Sisson, ICML 2023) reports 30 steps from the
+last training state, mean ± sd over runs; RGPSSM (2024) one pass of an online extended Kalman
+filter; EnVI (2024) the whole second half. The results for records are simulations from the
 literature.
 """
 

@@ -1,9 +1,9 @@
-"""A sweep: methods on problems with several seeds, in cells that are fitted and judged once each.
+"""A sweep: methods on problems with several seeds, in cells that are fitted and scored once each.
 
 A cell is a data set, a method with settings, and a seed; one fit serves all protocols. Its result
-is one JSON file in the folder of the sweep, so that a sweep that was interrupted continues where it
-stopped, and the folders of several machines (`shard`) can be copied together. A cell that fails is
-recorded with its error and stops no other.
+is one JSON file in the folder of the sweep, so that an interrupted sweep continues where it
+stopped, and the folders of several machines (`shard`) can be merged. If a cell fails, its error is
+recorded and the sweep continues.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ Record = dict[str, Any]
 
 
 class Cell(NamedTuple):
-    """A problem, what to fit to it, and the protocols to judge the fit by."""
+    """A problem, the specification of the fit, and the protocols."""
 
     dataset: str
     problem: BenchmarkProblem
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Hash of settings and data; results with another one are not of this cell."""
+        """Hash of settings and data, which results of this cell must match."""
         settings = (self.spec.to_dict(), self.runtime.num_chains)
         return digest(settings, self.problem.fingerprint)
 
@@ -66,12 +66,12 @@ class Cell(NamedTuple):
 
 
 def parse_method(method: str, settings: Mapping[str, Any]) -> tuple[Spec, Runtime]:
-    """What a method by name and its settings ask for: what is fitted, and how.
+    """Return the spec and runtime of a method with settings.
 
     Parameters
     ----------
     method
-        A name of `METHODS`; or any, with a "method" among the settings.
+        A name of `METHODS`, or any name if "method" is among the settings.
     settings
         Fields of `Spec`, of the method's own settings, and num_chains.
     """
@@ -87,7 +87,7 @@ def make_cell(
     seed: int = 0,
     protocols: Sequence[str] = tuple(PROTOCOLS),
 ) -> Cell:
-    """The cell of a problem and a method, with those of the protocols that apply."""
+    """Return the cell of a problem and a method, with the protocols that apply."""
     spec, runtime = parse_method(method, settings)
     for name in protocols:
         check_choice("a protocol", name, PROTOCOLS)
@@ -96,7 +96,7 @@ def make_cell(
     applying = [name for name in applying if spec.settings.learns or name != "learn"]
     if not applying:
         raise ValueError(
-            f"{method!r} on {dataset!r} is judged by none of {', '.join(protocols)}; "
+            f"{method!r} on {dataset!r} is scored by none of {', '.join(protocols)}; "
             f"the protocols of its suite are {', '.join(suite.protocols)}"
         )
     runtime = runtime.replace(seed=seed)
@@ -104,7 +104,7 @@ def make_cell(
 
 
 def run_cell(cell: Cell) -> Record:
-    """Fit and judge. Errors are part of the result, by protocol, or under "fit"."""
+    """Fit and score a cell. Errors are part of the result, by protocol or under "fit"."""
     record = _blank(cell)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -118,7 +118,7 @@ def run_cell(cell: Cell) -> Record:
                     record["figures"][name] = figures
     messages = {str(item.message) for item in caught if issubclass(item.category, UserWarning)}
     record["warnings"] = sorted(messages)
-    # A process of many programs runs out of memory maps.
+    # A process with many programs runs out of memory maps.
     if num_maps() > max_maps() / 8:
         jax.clear_caches()
         gc.collect()
@@ -126,7 +126,7 @@ def run_cell(cell: Cell) -> Record:
 
 
 def _attempt(record: Record, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns; None after an error, which is recorded."""
+    """Return the result of a function; None after an error, which is recorded."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -246,7 +246,7 @@ def load_results(*folders: str | Path) -> list[Record]:
 
 
 def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
-    """Whether the folder lacks a result of a protocol, or has an error and `retry` is true."""
+    """Return whether a result is missing, or is an error that should be retried."""
     path = folder / cell.file
     if not path.is_file():
         return True
@@ -257,7 +257,7 @@ def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
 
 
 def _blank(cell: Cell) -> Record:
-    """A result without figures."""
+    """Return a result without scores."""
     return {
         "dataset": cell.dataset,
         "suite": cell.problem.suite,
@@ -275,7 +275,7 @@ def _blank(cell: Cell) -> Record:
 
 
 def _fit(cell: Cell) -> tuple[Any, Record]:
-    """The posterior of a cell; what it cost, and facts that tell whether it can be trusted."""
+    """Return the posterior of a cell, with its cost and diagnostics."""
     cpu = _cpu_seconds()
     wall = time.perf_counter()
     posterior = fit(cell.problem.train, spec=cell.spec, runtime=cell.runtime)
@@ -292,13 +292,13 @@ def _fit(cell: Cell) -> tuple[Any, Record]:
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process, all its threads, and its child processes that have ended."""
+    """Return the CPU time of this process, its threads, and its finished child processes."""
     return time.process_time() + sum(os.times()[2:4])
 
 
 @functools.cache
 def code_version() -> str:
-    """Versions of gpssm, with its commit where it runs from a checkout, jax and Python."""
+    """Return the versions of gpssm, with the commit of a checkout, of JAX and of Python."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = ""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):

@@ -1,7 +1,7 @@
 """Results as tables: one per suite and protocol, never mixed, beside published figures.
 
-Each table has the ratio of the figure that is ranked over that of the best baseline on the same
-set; the table after it has the geometric mean and the worst of a method's ratios.
+Each table includes the ratio of the ranked score to that of the best baseline on the same set; the
+following table has the geometric mean and the worst of the ratios of each method.
 """
 
 import math
@@ -40,10 +40,10 @@ intervals, "CPU s" the CPU seconds of a fit with compilation. summary.csv has mo
 
 
 def summarise(results: Iterable[Record]) -> pd.DataFrame:
-    """Mean and standard deviation (`*_sd`) of each figure over seeds, and the ratio.
+    """Return mean and standard deviation (`*_sd`) of each score over seeds, and the ratio.
 
-    One row per suite, protocol, data set and method. Where a method was run with several settings
-    or on several versions of the data, only the seeds of the latest count.
+    One row per suite, protocol, data set and method. If a method was run with several settings or
+    versions of the data, only the latest is used.
     """
     rows = [
         {name: record[name] for name in ("suite", "dataset", "method", "identity", "finished")}
@@ -68,7 +68,7 @@ def summarise(results: Iterable[Record]) -> pd.DataFrame:
 
 
 def result_tables(summary: pd.DataFrame) -> list[Table]:
-    """The tables of `summarise`, each followed by one of the ratios over its data sets."""
+    """Return the tables of `summarise`, each followed by a table of ratios over its data sets."""
     tables = []
     groups: Any = summary.groupby(GROUP[:2], sort=False)
     for (suite, protocol), part in groups:
@@ -94,7 +94,7 @@ def result_tables(summary: pd.DataFrame) -> list[Table]:
 
 
 def _ratio_table(part: pd.DataFrame, title: str) -> Table:
-    """Geometric mean and worst of the ratios of each method over the sets of a table."""
+    """Return the geometric mean and the worst of the ratios of each method over data sets."""
     rows = []
     for method, ratios in part.ratio.dropna().groupby("method", sort=False):
         ratios = ratios.droplevel(["suite", "protocol", "method"])
@@ -105,7 +105,7 @@ def _ratio_table(part: pd.DataFrame, title: str) -> Table:
 
 
 def provenance(results: Sequence[Record]) -> list[str]:
-    """Sentences about what the results are: seeds, versions, rows used, failures."""
+    """Return sentences about the results: seeds, versions, rows used, failures."""
     seeds = sorted({record["seed"] for record in results})
     facts = [f"{len(results)} cells, seeds {', '.join(map(str, seeds))}."]
     facts += [f"Made with {code}." for code in sorted({record["code"] for record in results})]
@@ -148,14 +148,16 @@ def write_report(*folders: str | Path, out: str | Path | None = None) -> Path:
 
 
 def ranked_figure(suite: str, protocol: str) -> str:
-    """The figure whose ratio against the best baseline is reported."""
+    """Return the score whose ratio to the best baseline is reported."""
     if suite != "daisy":
         return "rmse"
     return "nrmse" if protocol == "simulation" else "ncrps"
 
 
 def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
-    """Suites, protocols and data sets as they are listed; methods too, after the user's own."""
+    """Return the sort key of a row: suites, protocols, data sets and methods in their listed
+    order.
+    """
     suite, protocol, dataset, method = index
     methods = [*METHODS] if method in METHODS else [method, *METHODS]
     datasets = [*SUITES[suite].datasets, dataset]
@@ -164,7 +166,7 @@ def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
 
 
 def _mean(mean: float, sd: float) -> str:
-    """Mean ± standard deviation with as many decimals as the mean has in three digits."""
+    """Return mean ± standard deviation with three significant digits of the mean."""
     text = _number(mean)
     if math.isnan(mean) or math.isnan(sd):
         return text
@@ -173,7 +175,7 @@ def _mean(mean: float, sd: float) -> str:
 
 
 def _number(value: float) -> str:
-    """Three significant digits; what does not exist is a dash."""
+    """Return three significant digits, or a dash for a missing value."""
     if math.isnan(value):
         return DASH
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:#.3g}".rstrip(".")

@@ -54,7 +54,7 @@ app.add_typer(sweeps, name="bench", no_args_is_help=True)
 
 
 def run() -> None:
-    """Run the command line. SIGTERM, by which systems ask a process to end, counts as Ctrl-C."""
+    """Run the command line. SIGTERM is treated as Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()

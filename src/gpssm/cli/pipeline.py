@@ -1,4 +1,4 @@
-"""From settings to a finished run folder: read, judge baselines, fit, examine, draw, report."""
+"""From settings to a finished run folder: read, score baselines, fit, examine, plot, report."""
 
 import importlib.util
 import shutil
@@ -56,16 +56,16 @@ def execute(
     overwrite: bool = False,
     with_report: bool = True,
 ) -> Run:
-    """Do a run, or the rest of it.
+    """Execute a run, or the remaining steps of one.
 
     Parameters
     ----------
     settings
-        What to do.
+        The settings of the run.
     out
         The run folder.
     screen
-        Where to say what is being done.
+        The screen for progress messages.
     resume
         Continue the run in the folder from its checkpoint, or from its posterior.
     overwrite
@@ -78,7 +78,7 @@ def execute(
         train, test = settings.load()
     notes = [str(warning.message) for warning in caught]
     screen.note(*(f"Warning: {note}" for note in notes))
-    # What cannot be fitted is refused before there is a folder.
+    # Invalid data are rejected before a folder is created.
     delay = Dataset.of(train, delay=settings.spec.delay).delay or 0
     if with_report and importlib.util.find_spec("matplotlib") is None:
         screen.note("Without matplotlib there will be no figures: pip install 'gpssm[plots]'")
@@ -119,7 +119,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 def _judge_baselines(
     settings: Settings, train: list[Series], test: Series | None, delay: Any, screen: Screen
 ) -> BaselineResults:
-    """Forecasts and scores of the baselines, which take seconds: the user sees them first."""
+    """Return forecasts and scores of the baselines, which take seconds and are shown first."""
     results = judge_baselines(
         train,
         inputs_after(train[-1], test),
@@ -138,7 +138,7 @@ def _judge_baselines(
 def _posterior(
     run: Run, settings: Settings, train: list[Series], delay: Any, screen: Screen
 ) -> Forecaster:
-    """The run's saved posterior, or a fit, which is saved when it has all its draws."""
+    """Return the saved posterior of the run, or fit and save it."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
     screen.say(f"Fitting {settings.method} to {sum(map(len, train))} rows")
@@ -152,7 +152,7 @@ def _posterior(
         draws = f"{posterior.num_draws} of {count(num_draws, 'draw')}"
         raise KeyboardInterrupt(f"Stopped after {draws} per chain")
     posterior.save(run.folder / POSTERIOR)
-    shutil.rmtree(run.checkpoint, ignore_errors=True)  # a method without iterations writes none
+    shutil.rmtree(run.checkpoint, ignore_errors=True)  # missing without iterations
     return posterior
 
 
@@ -171,7 +171,7 @@ def _write_results(
 
 @contextmanager
 def _advice_to_resume(run: Run) -> Iterator[None]:
-    """Say of everything that ends a run before its time how to resume it."""
+    """Add advice on how to resume the run to any interruption or error."""
     advice = "resume with: gpssm fit --resume --out"
     try:
         yield
@@ -191,7 +191,7 @@ def _saved(run: Run) -> str:
 
 
 def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]:
-    """Draw the figures and write the report with them; return a note on each that failed."""
+    """Create the figures and the report, and return a message for each figure that failed."""
     pictures, notes = draw_pictures(figures_of(examination), screen.progress)
     for name, picture in pictures.items():
         run.write(f"{FIGURES}/{name}.png", picture)
@@ -208,7 +208,7 @@ def write_pages(run: Run, examination: Examination, screen: Screen) -> list[str]
 
 
 def report_again(run: Run, screen: Screen) -> Path:
-    """Examine a run once more, and draw its figures and write its report again."""
+    """Examine a run again, and write its figures and report again."""
     examination = examine(run.posterior(), run.test(), say=screen.say)
     write_pages(run, examination, screen)
     return run.folder / REPORT
@@ -229,19 +229,19 @@ def forecast_run(
     run
         The run.
     screen
-        Where to say how inputs were matched.
+        The screen for messages about the matching of inputs.
     inputs
-        A file with the inputs of these rows; None for those of the rows held out.
+        A file with the inputs of these rows; None for the inputs of the held-out rows.
     horizon, num_paths
         As in `Posterior.forecast`.
     seed
-        The same; None for that of the run.
+        As in `Posterior.forecast`; None for the seed of the run.
     """
     settings = run.settings()
     posterior = run.posterior()
     names = ", ".join(posterior.dataset.inputs)
     if inputs is not None and not names:
-        raise ValueError("the model has no inputs: leave out --inputs and pass --horizon")
+        raise ValueError("the model has no inputs: omit --inputs and pass --horizon")
     u: Any = run.test()
     if inputs is not None:
         u = inputs_ahead(settings, posterior, inputs, screen)
@@ -256,11 +256,11 @@ def forecast_run(
 def inputs_ahead(
     settings: Settings, posterior: Forecaster, path: str | Path, screen: Screen
 ) -> np.ndarray:
-    """The inputs of the rows after the training data, from a file.
+    """Return the inputs of the rows after the training data, from a file.
 
-    Where training data and file both have times, rows are matched by these: earlier rows are left
-    out, and a file that begins later is refused. Otherwise the first row is the first one ahead,
-    which is said if the training data have times.
+    If both the training data and the file have times, rows are matched by time: earlier rows are
+    ignored, and a file that starts later is an error. Otherwise the first row of the file is the
+    first step ahead, with a message if the training data have times.
     """
     options = {
         name: settings.reader[name] for name in settings.reader if name not in ("dt", "units")
@@ -288,10 +288,10 @@ def inputs_ahead(
 
 
 def run_demo(out: str | Path, screen: Screen, seed: int = 0) -> Run:
-    """Simulate a driven Duffing oscillator, train on half of it, and do a run.
+    """Simulate a driven Duffing oscillator, and execute a run that trains on half of the rows.
 
-    The data are written beside the folder, as `demo.csv` beside `demo`. A demonstration that is
-    there is replaced; any other run or file is not.
+    The data are written next to the folder, for example `demo.csv` next to `demo`. An earlier
+    demonstration is replaced, but no other run or file.
     """
     out = Path(out)
     path = out.absolute().with_name(f"{out.name}.csv")
@@ -308,7 +308,7 @@ def run_demo(out: str | Path, screen: Screen, seed: int = 0) -> Run:
     again = (out / CONFIG).is_file() and Run(out).settings().files == settings.files
     if path.exists() and not again:
         raise FileExistsError(
-            f"{path} already exists and would be replaced by the data of the demonstration: name "
+            f"{path} already exists and would be replaced by the data of the demonstration: pass "
             "another --out"
         )
     rows = len(series)

@@ -1,13 +1,13 @@
-"""A run folder: what a fit leaves behind, in files that other programs can read.
+"""Run folders: the results of a fit in files that other programs can read.
 
     config.toml      every setting: see `settings.py`
     posterior.nc     the posterior, with the training data: `gpssm.load`
     test.csv         the rows that were held out, outputs and inputs
     forecast.csv     the forecast of those rows, or of the 30 after the data if there are no inputs
-    baselines/*.csv  the same of each baseline
-    metrics.json     scores of all of them, checks, notes, seconds
-    figures/*.png    pictures
-    report.html      all of it for reading
+    baselines/*.csv  the forecasts of each baseline
+    metrics.json     scores, checks, notes and seconds
+    figures/*.png    figures
+    report.html      a report of all results
     checkpoint/      the state of the sampler while it runs
 
 `metrics.json` has
@@ -16,19 +16,19 @@
     state_dim, num_chains, num_draws
     scores           {"ffvd": {"rmse": ..., "coverage_90": ...}, "arx": ...}: of one simulation of
                      the test rows; empty without any
-    units            {"level": "m"}, of those signals that have one
+    units            {"level": "m"}, of signals with a unit
     test             {"rows": 148, "first": 148, "hash": ...}: the test rows; null without any
     rolling          {"protocol": ..., "held_out": true, "origins": 12, "horizon": 30, "step": 10,
                      "methods": {"ffvd": {"scaled_crps": ..., "outputs": {"level": {"rmse": ...,
                      "rmse_first": ..., "rmse_last": ..., "rmse_by_step": [...]}}}}}: the first
-                     and the last `step` steps ahead are judged on the same rows
+                     and the last `step` steps ahead are scored on the same rows
     checks           [{"name": ..., "level": "good", "figure": ..., "words": ..., "protocol": ...}]
     diagnostics      R-hat and effective draws by group of quantities
-    summary          what `gpssm info` shows
+    summary          the output of `gpssm info`
     seconds          {"baselines": ..., "fit": ..., "judge": ..., "report": ...}
-    notes            what went wrong or should be known, as sentences
+    notes            messages to the user
 
-A figure that does not exist is null.
+Missing numbers are null.
 """
 
 import json
@@ -74,13 +74,13 @@ CONTENTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder and how to read and write what is in it."""
+    """A run folder, with methods to read and write its files."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """The finished run in a folder; one that was broken off has no posterior yet."""
+        """Return the finished run in a folder, or raise if there is none."""
         run = cls(check_path(folder))
         if not _is_run(run.folder):
             raise FileNotFoundError(
@@ -95,7 +95,7 @@ class Run:
     @staticmethod
     @contextmanager
     def claimed(folder: str | Path) -> Iterator[None]:
-        """Keep other processes from working in a folder, which is made if need be."""
+        """Create a folder if necessary, and lock it against other processes."""
         folder = check_path(folder)
         try:
             if not folder.exists():
@@ -116,22 +116,21 @@ class Run:
     ) -> "Run":
         """Claim a folder for a run and write its configuration.
 
-        Nothing is replaced without being asked for, but a run that failed before it had sampled
-        anything.
+        Without `overwrite`, only a run that failed before sampling is replaced.
         """
         run = cls(Path(folder))
         if run.folder.exists() and not run.folder.is_dir():
-            raise FileExistsError(f"{folder} is a file: name a folder with --out")
+            raise FileExistsError(f"{folder} is a file: pass a folder with --out")
         is_run = _is_run(run.folder)
         if not is_run and run.folder.is_dir() and any(run.folder.iterdir()):
-            raise FileExistsError(f"{folder} contains other files: name another folder with --out")
+            raise FileExistsError(f"{folder} contains other files: pass another folder with --out")
         if is_run and resume:
             run.check_same(settings)
             return run
         if is_run and run.begun and not overwrite:
             raise FileExistsError(
                 f"{folder} already contains a run. Pass --resume to continue it, --overwrite to "
-                "replace it, or name another folder with --out"
+                "replace it, or another folder with --out"
             )
         try:
             run.clear()
@@ -141,7 +140,7 @@ class Run:
         return run
 
     def check_same(self, settings: Settings) -> None:
-        """Refuse to go on with the run under other settings than its own."""
+        """Raise if settings differ from those with which the run was started."""
         saved = tomllib.loads(self.settings().to_toml())
         new = tomllib.loads(settings.to_toml())
         differences = [
@@ -152,12 +151,12 @@ class Run:
         ]
         if differences:
             raise ValueError(
-                f"{self.folder} was started with other settings: {'; '.join(differences)}. Leave "
-                "them out to resume it, or name another folder with --out"
+                f"{self.folder} was started with other settings: {'; '.join(differences)}. Omit "
+                "them to resume it, or pass another folder with --out"
             )
 
     def clear(self) -> None:
-        """Remove what a run consists of, and nothing else."""
+        """Remove the files of the run, but no others."""
         for name in CONTENTS:
             path = self.folder / name
             if path.is_dir():
@@ -167,7 +166,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The sampler's folder while it runs."""
+        """The folder of the checkpoint during sampling."""
         return self.folder / CHECKPOINT
 
     @property
@@ -177,7 +176,7 @@ class Run:
 
     @property
     def files(self) -> dict[str, int]:
-        """Everything in the folder that belongs to the run, with sizes in bytes."""
+        """Return the files of the run with their sizes in bytes."""
         paths = [
             path
             for name in CONTENTS
@@ -190,15 +189,15 @@ class Run:
         }
 
     def settings(self) -> Settings:
-        """What the run was made with."""
+        """The settings of the run."""
         return Settings(**from_toml(self.folder / CONFIG))
 
     def posterior(self) -> Forecaster:
-        """The posterior, with the training data in it."""
+        """Return the posterior, which includes the training data."""
         return load(self.folder / POSTERIOR)
 
     def test(self) -> Series | None:
-        """The rows held out; None where there are none."""
+        """Return the held-out rows; None if there are none."""
         path = self.folder / TEST
         if not path.is_file():
             return None
@@ -213,7 +212,7 @@ class Run:
         return Series(table.iloc[:, :width], table.iloc[:, width:], units=units, **times)
 
     def metrics(self) -> dict[str, Any]:
-        """The contents of metrics.json."""
+        """Return the contents of metrics.json."""
         path = self.folder / METRICS
         try:
             return json.loads(path.read_text())
@@ -226,7 +225,9 @@ class Run:
             raise ValueError(f"{path} is damaged ({error}). Fit again with --overwrite") from None
 
     def forecasts(self) -> dict[str, "pd.DataFrame"]:
-        """The forecasts by method, the fit's first, each as `Forecast.to_dataframe` gives it."""
+        """Return the forecasts by method, that of the fit first, as from
+        `Forecast.to_dataframe`.
+        """
         baselines = sorted((self.folder / BASELINE_FOLDER).glob("*.csv"))
         paths = {self.metrics()["method"]: self.folder / FORECAST}
         paths |= {path.stem: path for path in baselines}
@@ -237,7 +238,7 @@ class Run:
         }
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file of the run; what was there before stays until all of it is on the disk."""
+        """Write a file of the run atomically."""
         path = self.folder / name
         data = content.encode() if isinstance(content, str) else content
         make_folder(path.parent)
@@ -245,19 +246,19 @@ class Run:
         return path
 
     def write_series(self, name: str, series: Series) -> Path:
-        """Write a series as CSV to the last bit: times if it has any, outputs, inputs."""
+        """Write a series as CSV exactly, with times if there are any, outputs and inputs."""
         timed = series.clock is not None and series.clock.name is not None
         return self.write(name, to_csv(series.to_dataframe(), index=timed))
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Scores of runs that were judged on the same rows, baselines once.
+    """Return scores of runs on the same rows, with each baseline once.
 
     Returns
     -------
     dict
-        `test`, `units`, `scores` and `rolling` as in `metrics.json`, with folders in place of the
-        runs' own methods.
+        `test`, `units`, `scores` and `rolling` as in `metrics.json`, with folders instead of the
+        methods of the runs.
     """
     metrics = {str(run.folder): run.metrics() for run in runs}
     if unjudged := [folder for folder, figures in metrics.items() if not figures["scores"]]:
@@ -278,7 +279,7 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
         )
 
     def merge(select: Callable[[dict[str, Any]], Mapping[str, Any]]) -> dict[str, Any]:
-        """Scores by method of all runs together."""
+        """Merge the scores by method of all runs."""
         merged = {folder: select(figures)[figures["method"]] for folder, figures in metrics.items()}
         for figures in metrics.values():
             for name, scores in select(figures).items():
@@ -298,11 +299,11 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
 def _unwritable(folder: Path, error: OSError) -> OSError:
     return OSError(
         error.errno,
-        f"{folder} cannot be written ({error.strerror}): name another folder with --out",
+        f"{folder} cannot be written ({error.strerror}): pass another folder with --out",
     )
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether there is a configuration of ours: other programs have files of that name too."""
+    """Return whether a folder has a configuration of gpssm, as other programs use this name too."""
     path = folder / CONFIG
     return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(HEAD)

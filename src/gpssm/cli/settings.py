@@ -1,11 +1,11 @@
-"""Everything that a run depends on, as a value that is written to TOML and read again.
+"""The settings of a run, which can be written to TOML and read again.
 
     [data]       files, outputs, inputs, train, options of `gpssm.read`, the files' SHA-256
     [fit]        method, and settings of `gpssm.fit` by name
-    [method]     the method's own settings: num_warmup, num_draws, thin, learning_rate, ...
-    [versions]   the software that the run was made with
+    [method]     settings of the method: num_warmup, num_draws, thin, learning_rate, ...
+    [versions]   the versions of the software
 
-A file may leave out all of it but files and outputs; `Settings.to_toml` writes all of it.
+In a file, only files and outputs are required; `Settings.to_toml` writes all settings.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ READER = tuple(inspect.signature(read).parameters)[3:]  # after path, outputs an
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on.
+    """The settings of a run.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Settings:
     fit
         The method and settings of `gpssm.fit` and of the method, by name.
     hashes, versions
-        Of the files and the software, if the run has been done.
+        Hashes of the files and versions of the software, if the run has been executed.
     """
 
     files: tuple[str, ...]
@@ -74,7 +74,7 @@ class Settings:
     def __post_init__(self) -> None:
         for what, names in (("files", self.files), ("outputs", self.outputs)):
             if not names:
-                raise ValueError(f"no {what} were given: name at least one")
+                raise ValueError(f"no {what} were given: pass at least one")
         check_train(self.train)
         check_names("[data]", "setting", self.reader, READER)
         spec, _ = self._parsed
@@ -92,12 +92,12 @@ class Settings:
 
     @property
     def spec(self) -> Spec:
-        """What to fit."""
+        """The specification of the fit."""
         return self._parsed[0]
 
     @property
     def runtime(self) -> Runtime:
-        """How to run."""
+        """The runtime of the fit."""
         return self._parsed[1]
 
     @property
@@ -106,7 +106,7 @@ class Settings:
         return self.spec.method_name
 
     def read(self, path: str, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Series:
-        """Read columns of a file as these settings say."""
+        """Read columns of a file with the reader options."""
         options = dict(self.reader)
         if options.get("time") == "none":
             options["time"] = None
@@ -125,14 +125,14 @@ class Settings:
         except ValueError as error:
             reason = f" ({error})" if isinstance(self.train, str) else ""
             raise ValueError(
-                f"train = {self.train} leaves no row to train on, or none to test on, of the "
+                f"train = {self.train} leaves no row for training or none for testing of the "
                 f"{len(last)} of {self.files[-1]}: it must be a number of rows, a fraction, a "
                 f"date, or {ALL!r}{reason}"
             ) from None
         return [*whole, train], test
 
     def complete(self) -> Self:
-        """The same with the paths, hashes and versions of this moment."""
+        """Return the settings with current paths, hashes and versions."""
         paths = [Path(path).resolve() for path in self.files]
         return dataclasses.replace(
             self,
@@ -142,12 +142,12 @@ class Settings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The tables of config.toml, with every default written out; None is left out."""
+        """Return the tables of config.toml with all defaults, but without None."""
         spec = self.spec.to_dict()
         method = spec["method"]
         runtime = {"num_chains": self.runtime.num_chains, "keep_states": self.runtime.keep_states}
         columns = {"files": self.files, "outputs": self.outputs, "inputs": self.inputs}
-        # The method has a separate table, and the others are objects.
+        # The method has a separate table; the others are objects.
         others = ("method", "physics", "prior", "prior_strength")
         tables = {
             "data": columns | {"train": self.train, **self.reader, "sha256": self.hashes},
@@ -159,13 +159,15 @@ class Settings:
         return {name: _for_toml(table) for name, table in tables.items()}
 
     def to_toml(self) -> str:
-        """The settings as the text of a TOML file."""
+        """Return the settings as TOML."""
         import tomli_w
 
         return HEAD + tomli_w.dumps(self.to_dict())
 
     def changes(self) -> list[str]:
-        """Versions and contents of files that are not what they were for these settings."""
+        """Return descriptions of versions and files that have changed since the settings were
+        saved.
+        """
         versions = current_versions()
         changed = [
             f"{name} {old}, now {versions[name]}"
@@ -178,7 +180,7 @@ class Settings:
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:
-    """The fields of `Settings` that a file has; the files it names are relative to its folder."""
+    """Return the fields of `Settings` in a file, with paths relative to its folder."""
     path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -250,7 +252,7 @@ def _for_toml(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_of_marks(rows: Series) -> None:
-    """Warn of values far from all others, as marks of missing values are."""
+    """Warn of values far from all others, which may be markers of missing values."""
     for name, values in zip(
         (*rows.outputs, *rows.inputs), np.hstack([rows.y, rows.u]).T, strict=True
     ):
@@ -270,7 +272,7 @@ def _warn_of_marks(rows: Series) -> None:
 
 
 def check_names(where: str, what: str, names: Any, choices: Any) -> None:
-    """Refuse names that are not among the choices, with the nearest that is."""
+    """Raise for names that are not among the choices, and suggest the nearest one."""
     for name in names:
         if name not in choices:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""What all commands share: three options, how answers are shown, and how errors end.
+"""The common parts of all commands: shared options, output and error handling.
 
-A command is a function of a `Screen` and its own options that returns an `Answer`. `command` adds
---json, --quiet and --debug to it, shows the answer, and turns errors into one paragraph and an exit
-code: 1 where something failed, 2 where the command was used wrongly, 130 where it was stopped by
-Ctrl-C or SIGTERM. Nothing heavy is imported here: `gpssm --help` is quick.
+A command is a function of a `Screen` and its options that returns an `Answer`. `command` adds
+--json, --quiet and --debug, shows the answer, and converts errors to one paragraph and an exit
+code: 1 for failures, 2 for wrong usage, and 130 after Ctrl-C or SIGTERM. Nothing heavy is imported
+here, so that `gpssm --help` is fast.
 """
 
 import functools
@@ -23,7 +23,7 @@ from rich.text import Text
 from gpssm.core.text import check_path, in_line, printable, to_json
 
 STOPPED = 130  # exit code
-LONGEST = 1600  # characters of an error
+LONGEST = 1600  # maximum number of characters of an error message
 OPTIONS = {
     "as_json": Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")],
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")],
@@ -32,53 +32,53 @@ OPTIONS = {
 
 
 class Answer(NamedTuple):
-    """The result of a command: data for programs, and what is shown to people."""
+    """The result of a command: data for programs, and text for users."""
 
     data: Any
     shown: Sequence[RenderableType]
 
 
 class Misuse(Exception):
-    """The command line was not understood."""
+    """The command was used wrongly."""
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What may be printed while a command runs."""
+    """Output while a command runs."""
 
     silent: bool = False
 
     @property
     def progress(self) -> bool | Literal["plain"]:
-        """A bar on a terminal, lines elsewhere, nothing where silence is asked for."""
+        """True for a bar on a terminal, "plain" for lines elsewhere, False with --quiet."""
         if self.silent:
             return False
         return True if sys.stdout.isatty() else "plain"
 
     def say(self, text: str) -> None:
-        """Tell what is being done, on standard error."""
+        """Print a progress message on standard error."""
         self.note(f"{text} ...")
 
     def note(self, *texts: str) -> None:
-        """Tell what should be known before the answer is there, on standard error."""
+        """Print notes on standard error."""
         if not self.silent:
             for text in texts:
                 console(error=True).print(Text(in_line(text), style="dim"))
 
     def show(self, parts: Sequence[RenderableType]) -> None:
-        """Print a part of the answer before the rest is there."""
+        """Print the first part of the answer."""
         if not self.silent:
             for part in parts:
                 console().print(printable(part) if isinstance(part, str) else part)
 
 
 def console(error: bool = False) -> Console:
-    """A console that takes text as it is: names of columns are not markup."""
+    """Return a console without markup, since column names may look like markup."""
     return Console(stderr=error, markup=False, emoji=False, highlight=False)
 
 
 def command(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a function of a screen and options."""
+    """Make a command from a function of a screen and options."""
 
     @functools.wraps(function)
     def run(
@@ -89,7 +89,7 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
                 _refuse_lost_options(context)
                 return
             if not debug:
-                # Users read these in the notes of posteriors and forecasts.
+                # These appear in the notes of posteriors and forecasts.
                 warnings.simplefilter("ignore")
             answer = function(Screen(as_json or quiet), **options)
             if as_json:
@@ -112,7 +112,7 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
 
 
 def _refuse_lost_options(context: typer.Context) -> None:
-    """Raise if options of a group stand before one of its commands, where they would be lost."""
+    """Raise if options of a group precede one of its commands, where they would be ignored."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source and source.name == "COMMANDLINE":
@@ -122,7 +122,7 @@ def _refuse_lost_options(context: typer.Context) -> None:
 
 @contextmanager
 def ending(debug: bool = False) -> Iterator[None]:
-    """Turn what goes wrong into a paragraph on standard error and an exit code."""
+    """Convert errors to a paragraph on standard error and an exit code."""
     try:
         yield
     except (typer.Exit, BrokenPipeError):
@@ -141,14 +141,14 @@ def ending(debug: bool = False) -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """Print one paragraph on standard error; of a very long one, both ends."""
+    """Print one paragraph on standard error, without the middle if it is very long."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} … {message[-LONGEST // 2 :]}"
     console(error=True).print(f"gpssm: {in_line(message)}", soft_wrap=not sys.stderr.isatty())
 
 
 def _message(error: Exception) -> str:
-    """The words for an error: its own, if it was meant for the user."""
+    """Return the message of an error: its text if it is meant for the user."""
     if isinstance(error, KeyError):
         return str(error.args[0] if error.args else error)
     if isinstance(error, OSError) and error.strerror and not error.filename:
@@ -157,12 +157,12 @@ def _message(error: Exception) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return f"there is not enough memory: use fewer rows, draws or inducing points ({error})"
-    return f"{type(error).__name__}: {error}. Give --debug to see where"
+    return f"{type(error).__name__}: {error}. Pass --debug for a traceback"
 
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Turn errors in the options into misuse."""
+    """Convert errors in the options to `Misuse`."""
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
@@ -170,7 +170,7 @@ def usage() -> Iterator[None]:
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse as misuse what no file or folder can be called."""
+    """Raise `Misuse` for invalid names of files or folders."""
     with usage():
         for path in paths:
             if path is not None:

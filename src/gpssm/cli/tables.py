@@ -1,4 +1,4 @@
-"""Tables and sentences that several commands show of runs."""
+"""Tables and messages about runs that several commands show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpssm.cli.run_folder import Run
     from gpssm.data.series import Series
 
-WORTH = "Worth it"  # the check of the fit against linear models and baselines
+WORTH = "Simpler models"  # the check that compares the fit with linear models and baselines
 MARKS = {"problem": "✕", "caution": "!", "good": "✓"}
 UNJUDGED = (
     "No rows were held out, so the accuracy of forecasts is unknown. Pass\n--train 0.8 to "
@@ -38,7 +38,7 @@ RunFolder = Annotated[
 
 
 def closing_lines(run: "Run") -> list[RenderableType]:
-    """What to make of a finished run: verdicts, the worst first; times; where to look."""
+    """Return the closing lines of a finished run: verdicts, times and paths."""
     metrics = run.metrics()
     shown: list[RenderableType] = [*verdicts(metrics)]
     seconds = metrics["seconds"]
@@ -62,7 +62,7 @@ def closing_lines(run: "Run") -> list[RenderableType]:
 
 
 def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """What asks for attention, the gravest first and one line per cause; whether it was worth it.
+    """Return warnings, the most severe first and one per cause, and the comparison with baselines.
 
     Notes follow.
     """
@@ -78,7 +78,7 @@ def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
         grid.add_row(MARKS[check.level], Text(in_line(verdict)))
     if not shown:
         grid.add_row(MARKS["good"], Text(f"All {len(checks)} checks passed."))
-    # A problem that a check found is among the notes too, for programs that read only these.
+    # Problems found by checks are also among the notes, for programs that read only these.
     notes = [
         f"Note: {in_line(note)}"
         for note in metrics["notes"]
@@ -88,12 +88,12 @@ def verdicts(metrics: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
-    """Scores on held-out rows: of rolling forecasts, which decide, and of one simulation.
+    """Return tables of scores on held-out rows: of rolling forecasts, and of one simulation.
 
     Parameters
     ----------
     metrics
-        The contents of metrics.json, or of several: see `compare_runs`.
+        The contents of metrics.json, or the result of `compare_runs`.
     """
     rolling = metrics["rolling"]
     if not rolling["held_out"] or not metrics["scores"]:
@@ -120,7 +120,7 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
         tables.append(score_table(title, scores, columns, heads))
     if len(outputs) > 1:
         scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
-        heads["ncrps"] = "CRPS / spread of the output"
+        heads["ncrps"] = "CRPS / std of the output"
         tables.append(score_table("All outputs", scores, ["ncrps"], heads))
     columns = ["rmse", "fit", "crps", "coverage_90"]
     if len(outputs) > 1:  # in standard deviations of the training outputs
@@ -139,7 +139,7 @@ def score_table(
     columns: Sequence[str],
     heads: Mapping[str, str],
 ) -> Table:
-    """Scores by method; a star marks the best of each column."""
+    """Return scores by method, with a star for the best of each column."""
     import pandas
 
     frame = pandas.DataFrame.from_dict(dict(scores), orient="index", columns=None)
@@ -148,7 +148,9 @@ def score_table(
 
 
 def forecast_tables(frame: Any, test: "Series | None") -> list[RenderableType]:
-    """Per output the first and last steps: mean, widest interval, what happened, doubts."""
+    """Return tables of the first and last steps of each output: mean, interval, actual,
+    warnings.
+    """
     from gpssm.report.content import forecast_tables
 
     limits = [name for name in frame if str(name).endswith("%")]

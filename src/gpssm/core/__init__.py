@@ -1,1 +1,1 @@
-"""What knows nothing of models: linear algebra, runtime, places of tasks, files, text."""
+"""Parts that do not depend on models: linear algebra, runtime, parallel tasks, files, text."""

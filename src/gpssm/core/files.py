@@ -1,4 +1,4 @@
-"""Files that are whole or not there, folders for one process at a time, and hashes."""
+"""Atomic writing of files, locks of folders, and hashes."""
 
 import errno
 import hashlib
@@ -17,9 +17,9 @@ from gpssm.core.text import check_flag, check_path, stable_repr
 
 
 def digest(*things: Any) -> str:
-    """A hash of pytrees: of their structure, and of every array to the last bit.
+    """Return a hash of pytrees: of their structure and the exact values of all arrays.
 
-    The byte order of arrays does not matter.
+    It does not depend on the byte order of arrays.
     """
     hashed = hashlib.sha256()
     for thing in things:
@@ -31,7 +31,7 @@ def digest(*things: Any) -> str:
                 continue
             array = np.asarray(leaf)
             array = array.astype(array.dtype.newbyteorder("="), copy=False)
-            # A dtype that came from a file has another repr than NumPy's own, to which it is equal.
+            # The repr of a dtype from a file may differ from that of an equal native dtype.
             numeric = array.dtype.kind in "biufc"
             kind = np.dtype(array.dtype.type) if numeric else array.dtype
             hashed.update(stable_repr((array.shape, kind)).encode())
@@ -40,7 +40,7 @@ def digest(*things: Any) -> str:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file; raise if one claims to be larger than the file has of it."""
+    """Return the arrays of an .npz file; raise if one claims more data than the file contains."""
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             with archive.open(entry) as member:
@@ -66,15 +66,15 @@ def check_target(path: Any, overwrite: bool) -> Path:
     check_flag("overwrite", overwrite)
     if target.exists() and not overwrite:
         raise FileExistsError(
-            f"{target} exists. Pass overwrite=True to replace it, or name another file."
+            f"{target} exists. Pass overwrite=True to replace it, or another path."
         )
     return target
 
 
 def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Fill a file beside its final name, bring it to the disk, and move it there."""
+    """Write a file under a temporary name, flush it to the disk, and rename it."""
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, f"{path} is a folder: name a file in it")
+        raise IsADirectoryError(errno.EISDIR, f"{path} is a folder: pass the path of a file")
     beside = path.with_name(path.name + ".part")
     try:
         with open(beside, "wb") as file:
@@ -94,20 +94,20 @@ def write_atomically(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those that it is in, unless it is there."""
+    """Create a folder and its parents if necessary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
-            error.errno, f"the folder {folder} cannot be created ({error.strerror}): name another"
+            error.errno, f"the folder {folder} cannot be created ({error.strerror}): pass another"
         ) from error
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Keep a folder from others who hold it too, until the block or the process ends.
+    """Lock a folder against other processes until the context or the process ends.
 
-    Where the system or the disk has no such locks, nothing is held.
+    Without support for locks by the system or the disk, this has no effect.
     """
     try:
         import fcntl
@@ -120,7 +120,7 @@ def hold(folder: Path) -> Iterator[None]:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BlockingIOError(
-                f"another process is using {folder}. Wait until it has finished, or name another "
+                f"another process is using {folder}. Wait until it has finished, or pass another "
                 "folder"
             ) from None
         except OSError:

@@ -1,8 +1,8 @@
-"""Processes that were forked: they have a copy of all that JAX holds, and none of its threads.
+"""Forked processes, which have a copy of the state of JAX without its threads.
 
-Whatever JAX is asked to do there waits for those threads for ever. A process that was forked before
-JAX was used, or that was started by spawn, makes its own. Nothing heavy is imported here: the note
-must be made from the beginning.
+Any call of JAX in such a process deadlocks. A process that was forked before JAX was used, or that
+was spawned, creates its own threads. Nothing heavy is imported here, as the hook must be installed
+early.
 """
 
 import os
@@ -12,13 +12,13 @@ _lost = False
 
 
 def watch() -> None:
-    """Have new processes note whether JAX's threads ran in the one they were forked from."""
+    """Record in forked processes whether the threads of JAX were running in the parent."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_note)
 
 
 def check_threads() -> None:
-    """Refuse to use JAX where it could only wait."""
+    """Raise if JAX would deadlock in this process."""
     if _lost:
         raise RuntimeError(
             "this process was forked from a process that had already used JAX, and would "

@@ -17,8 +17,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from gpssm.core.runtime import on_cpu
 
-WIDTH = 16  # rows of a block, where a GPU composes maps of many rows
-DENSE = 4096  # states × dimensions, up to which a GPU takes a chain of states as one whole matrix
+WIDTH = 16  # rows of a block when a GPU composes the maps of many rows
+DENSE = 4096  # states × dimensions up to which a GPU factors a chain as one matrix
 
 
 def cholesky(
@@ -39,7 +39,7 @@ def cholesky(
 def inverse_root(
     matrix: Float[Array, "*batch n n"], jitter: float = 0.0
 ) -> Float[Array, "*batch n n"]:
-    """Return L⁻¹ of LLᵀ = K + j·mean(diag K)·I, compiled as one loop over matrices.
+    """Return L⁻¹ for LLᵀ = K + j·mean(diag K)·I, compiled as one loop over matrices.
 
     Parameters
     ----------
@@ -65,19 +65,19 @@ def lower_factor(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 def inverse_lower(factor: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
     """Return L⁻¹ of a lower-triangular matrix L."""
     identity = jnp.eye(factor.shape[-1], dtype=factor.dtype)
-    # X L = I takes half the time of L X = I, which LAPACK has to turn round first.
+    # X L = I takes half the time of L X = I, for which LAPACK first has to transpose.
     return _each(lambda block: lax.linalg.triangular_solve(block, identity, lower=True), factor)
 
 
 def _each(
     function: Callable[[Array], Array], matrices: Float[Array, "*batch n n"]
 ) -> Float[Array, "*batch n n"]:
-    """Call LAPACK on one matrix after the other.
+    """Call LAPACK for one matrix at a time on a CPU.
 
-    JAX spreads a batched call over its CPU threads and waits for them from one of those threads: as
-    many independent batched calls as there are threads wait for each other for ever, which a
-    machine of two cores shows within seconds. One matrix at a time cannot, and is faster for the
-    sizes met here. A GPU takes them all at once.
+    JAX distributes a batched call over its CPU threads and waits for them in one of these threads:
+    as many independent batched calls as there are threads deadlock, on a machine with two cores
+    within seconds. Calls for single matrices cannot deadlock, and are faster for the sizes used
+    here. A GPU processes the batch.
     """
     if matrices.ndim == 2:
         return function(matrices)
@@ -86,7 +86,9 @@ def _each(
 
 
 def one_by_one(function: Callable[[Array], Any], rows: Array) -> Any:
-    """Return the function of each row: in turn on a CPU, which saves memory, else all at once."""
+    """Return the function of each row: one by one on a CPU, which saves memory, otherwise in a
+    batch.
+    """
     return lax.map(function, rows) if on_cpu() else jax.vmap(function)(rows)
 
 
@@ -103,18 +105,18 @@ def root_semidefinite(
 ) -> Float[Array, "*batch n columns"]:
     """Return a lower-triangular L with LLᵀ = P for a positive-semidefinite P.
 
-    It is plain arithmetic, so that a batch needs no LAPACK call, in a loop over the columns, so
-    that its program is as short for thirty of them as for two.
+    It uses plain arithmetic, so that a batch needs no LAPACK call, in a loop over the columns, so
+    that the size of the program does not depend on their number.
 
     Parameters
     ----------
     matrix
-        P. A direction in which it has no extent gets a column of zeros.
+        P. Directions without variance get a column of zeros.
     columns
-        Number of columns, from the first on, that are computed; all by default.
+        Number of leading columns to compute; all by default.
     """
     size = matrix.shape[-1]
-    # Rounding errors are all that is left of such a pivot.
+    # Such a pivot consists only of rounding errors.
     least = jnp.finfo(matrix.dtype).eps * jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
     def eliminate(rest: Array, place: Array) -> tuple[Array, Array]:
@@ -176,7 +178,7 @@ def condition_gaussian(
 def rank_one(
     vector: Float[Array, "*batch n"], scale: Float[Array, "*batch"]
 ) -> Float[Array, "*batch n n"]:
-    """Return kkᵀ/q, symmetric to the last bit."""
+    """Return kkᵀ/q, exactly symmetric."""
     half = vector / jnp.sqrt(scale)[..., None]
     return half[..., :, None] * half[..., None, :]
 
@@ -196,7 +198,7 @@ def gram(matrix: Float[Array, "*batch n m"]) -> Float[Array, "*batch m m"]:
 def _gram_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     """Return d(AᵀA) = S + Sᵀ with S = AᵀdA.
 
-    Its transpose is one product, where the plain rule makes two.
+    Its transpose takes one product instead of two.
     """
     product = jnp.matmul(primals[0].mT, tangents[0])
     return gram(primals[0]), product + product.mT
@@ -223,8 +225,7 @@ def product_moments(
 def _product_moments_jvp(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return d(AᵀA) = S + Sᵀ with S = (AᵀdK) W + (AᵀK) dW.
 
-    Multiplied in this order, its transpose takes one product with n rows to K, A (S Wᵀ), where A's
-    share of AᵀA and then K's share of A take two.
+    In this order, its transpose takes one product with n rows, A (S Wᵀ), instead of two.
     """
     kernel, weights, errors = primals
     kernel_dot, weights_dot, errors_dot = tangents
@@ -248,8 +249,8 @@ def log_gaussian_integral(
 ) -> Float[Array, "*batch"]:
     """Return −½ log det P + ½ s bᵀP⁻¹b.
 
-    For s = 1 it is log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv, for s = −1 log N(b; 0, P) but for
-    a constant.
+    For s = 1 it is log ∫ N(v; 0, I) exp(bᵀv − ½ vᵀ(P − I)v) dv, for s = −1 it is log N(b; 0, P) up
+    to a constant.
 
     Parameters
     ----------
@@ -275,7 +276,7 @@ def _log_gaussian_integral_jvp(
 ) -> tuple[Array, Array]:
     """Use ∂/∂b = s P⁻¹b = s μ and ∂/∂P = −½(P⁻¹ + s μμᵀ).
 
-    It takes a third of the time of differentiating the factorisation.
+    This takes a third of the time of differentiating the factorisation.
     """
     value, inverse, whitened = _log_gaussian_integral(*primals, sign)
     mean = jnp.matmul(inverse.mT, whitened[..., None])
@@ -301,9 +302,9 @@ class BlockTridiagonal(NamedTuple):
 
 
 class BlockCholesky(NamedTuple):
-    """Block-bidiagonal Cholesky factor L of Λ = LLᵀ, with what repeated solves need.
+    """Block-bidiagonal Cholesky factor L of Λ = LLᵀ, with matrices for repeated solves.
 
-    Both solves are affine recursions, x_i = G_i x_{i∓1} + c_i, whose matrices are stored too.
+    Both solves are affine recursions, x_i = G_i x_{i∓1} + c_i, whose matrices are stored as well.
 
     Parameters
     ----------
@@ -325,8 +326,8 @@ class BlockCholesky(NamedTuple):
 def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
     """Factor Λ = LLᵀ: L_{i+1,i} = Λ_{i+1,i} L_ii⁻ᵀ and L_ii L_iiᵀ = Λ_ii − L_{i,i−1} L_{i,i−1}ᵀ.
 
-    It is a loop on a CPU. A GPU takes a short chain as one whole matrix, and a long one in log n
-    rounds.
+    On a CPU it is a loop. On a GPU, a short chain is factored as one matrix, and a long one in log
+    n rounds.
     """
 
     def factor(
@@ -358,14 +359,14 @@ def block_cholesky(matrix: BlockTridiagonal) -> BlockCholesky:
 def _eliminate(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, ...]:
     """Compose two links: S → C₂ − B₂ᵀ (A₂ + C₁ − B₁ᵀ (A₁ + S)⁻¹ B₁)⁻¹ B₂.
 
-    S_i = L_ii L_iiᵀ, the remainder of Λ_ii when all blocks before are eliminated, follows from
-    S_{i−1} by a map S → C − Bᵀ (A + S)⁻¹ B with A = 0, B = Λ_{i,i−1}ᵀ and C = Λ_ii. So do two steps
-    at once, and with M = A₂ + C₁
+    S_i = L_ii L_iiᵀ, the Schur complement of Λ_ii after eliminating all previous blocks, follows
+    from S_{i−1} by a map S → C − Bᵀ (A + S)⁻¹ B with A = 0, B = Λ_{i,i−1}ᵀ and C = Λ_ii. Two such
+    maps compose to one with M = A₂ + C₁ and
 
         A = A₁ − B₁ M⁻¹ B₁ᵀ,    B = B₁ M⁻¹ B₂,    C = C₂ − B₂ᵀ M⁻¹ B₂.
 
-    M is the remainder of a block when its neighbours on both sides are eliminated: positive
-    definite, as Λ is.
+    M is the Schur complement of a block after eliminating its neighbours on both sides, and
+    positive definite like Λ.
     """
     (a, b, c), (a_next, b_next, c_next) = first, second
     root = inverse_root(a_next + c)
@@ -377,7 +378,7 @@ def _eliminate(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Arr
 def _dense_cholesky(
     matrix: BlockTridiagonal,
 ) -> tuple[Float[Array, "n D D"], Float[Array, "n-1 D D"]]:
-    """Return both bands of L by one factorisation of the whole matrix, whose zeros it keeps."""
+    """Return both bands of L by factoring the whole matrix, which preserves its zeros."""
     count, width = matrix.diagonal.shape[:2]
     at = jnp.arange(count)
     whole = jnp.zeros((count, width, count, width), matrix.diagonal.dtype)
@@ -388,7 +389,7 @@ def _dense_cholesky(
 
 
 def fits_whole(size: int) -> bool:
-    """Return whether a chain of so many states × dimensions is factored as one matrix."""
+    """Return whether a chain of this size (states × dimensions) is factored as one matrix."""
     return not on_cpu() and size <= DENSE
 
 
@@ -403,13 +404,13 @@ def solve_upper(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Arr
 
 
 def multiply_upper(factor: BlockCholesky, vector: Float[Array, "n D *r"]) -> Float[Array, "n D *r"]:
-    """Return Lᵀb, which `solve_upper` undoes; an axis more holds several b."""
+    """Return Lᵀb, the inverse of `solve_upper`; an additional axis holds several b."""
     below = jnp.einsum("nji,nj...->ni...", factor.lower, vector[1:])
     return jnp.einsum("nji,nj...->ni...", factor.diagonal, vector).at[:-1].add(below)
 
 
 def multiply_lower(factor: BlockCholesky, vector: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Return Lb, which `solve_lower` undoes."""
+    """Return Lb, the inverse of `solve_lower`."""
     return _apply(factor.diagonal, vector).at[1:].add(_apply(factor.lower, vector[:-1]))
 
 
@@ -436,19 +437,19 @@ def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[A
 
 
 def _compose_all(compose: Callable[[Any, Any], Any], maps: Any) -> Any:
-    """Compose each map with all those before it; a GPU is fast at many small products at once.
+    """Compose each map with all previous ones in parallel, for GPUs.
 
-    Rows are cut into blocks of WIDTH. All blocks go through their rows at the same time; their last
-    maps are composed in the same way, and set before the rows of the next. That is WIDTH steps for
-    each factor WIDTH of the rows, in a loop: `lax.associative_scan` takes fewer, half the time, and
+    Rows are divided into blocks of WIDTH, which are processed in parallel. Their last maps are
+    composed recursively and applied to the rows of the next block. This takes WIDTH steps for each
+    factor WIDTH of the number of rows, in a loop. `lax.associative_scan` takes half the time, but
     three to five times as long to compile.
 
     Parameters
     ----------
     compose
-        Of rows of maps.
+        Function that composes rows of maps.
     maps
-        A tree of arrays, a row per map.
+        A tree of arrays with one row per map.
     """
     count = len(jax.tree.leaves(maps)[0])
     blocks = -(-count // WIDTH)

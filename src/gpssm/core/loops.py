@@ -24,11 +24,11 @@ from jaxtyping import Array, Bool, Int
 
 from gpssm.core.runtime import on_cpu
 
-CHUNK, CHUNK_ON_GPU = 512, 2048  # rows; up to twice as many are taken at once
+CHUNK, CHUNK_ON_GPU = 512, 2048  # rows; up to twice as many are processed at once
 
 
 class Iterated(NamedTuple):
-    """The end of `iterate`.
+    """The result of `iterate`.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def iterate(
     Parameters
     ----------
     evaluate
-        What is expensive: a value, and whatever else a step needs.
+        The expensive function, which returns a value and auxiliary results for the step.
     advance
         The step.
     state
@@ -114,12 +114,12 @@ def descend(
 
 
 def choose(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """Return `new` where a condition holds and `old` elsewhere, for trees of equal shapes."""
+    """Return `new` if a condition holds and `old` otherwise, for trees of equal shapes."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
 def sum_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-    """The sum of `function` over all rows; of a chunk of rows it gives their sum."""
+    """Return the sum of `function` over all rows; for a chunk of rows it returns their sum."""
     if (cut := _cut(rows)) is None:
         return function(rows)
     chunks, rest = cut
@@ -131,7 +131,7 @@ def sum_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-    """`function` of all rows; of a chunk it gives arrays with as many entries in front."""
+    """Return `function` of all rows; for a chunk it returns arrays with the same leading axis."""
     if (cut := _cut(rows)) is None:
         return function(rows)
     chunks, rest = cut
@@ -143,7 +143,9 @@ def map_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def _cut(rows: Any) -> tuple[Any, Any] | None:
-    """All whole chunks of rows, stacked, and the other rows; None where there are too few."""
+    """Return all full chunks of rows, stacked, and the other rows; None if there are too few
+    rows.
+    """
     size, count = CHUNK if on_cpu() else CHUNK_ON_GPU, len(jax.tree.leaves(rows)[0])
     if count <= 2 * size:
         return None

@@ -28,7 +28,7 @@ Paths = Float[np.ndarray, "S H Dy"]
 Moments = tuple[ArrayLike, ArrayLike] | None
 Levels = Sequence[float]
 LEVELS = (0.5, 0.8, 0.9)
-BLOCK = 2**20  # distances held at a time by the energy score: 8 MB
+BLOCK = 2**20  # distances in memory at a time for the energy score: 8 MB
 
 
 def rmse(mean: ArrayLike, y: ArrayLike, *, scale: ArrayLike = 1.0, by_step: bool = False) -> Score:
@@ -117,9 +117,7 @@ def energy_score(
     y = _outputs(y)
     observed, deviations = ~np.isnan(y), _forecast(paths, y, fewest=2) - y
     if joint and by_step:
-        raise ValueError(
-            "joint=True returns one score for all steps: leave out joint or by_step=True"
-        )
+        raise ValueError("joint=True returns one score for all steps: omit joint or by_step=True")
     if joint:
         return _fair_energy(deviations[:, observed])
     if y.shape[1] == 1:
@@ -252,7 +250,7 @@ def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
     low, high = np.quantile(paths, (0.25, 0.75), axis=0)
     std = np.std(paths, axis=0, ddof=1) * (
         np.ptp(paths, axis=0) > 0
-    )  # rounding errors are no spread
+    )  # rounding errors do not count as spread
     spread = np.where(high > low, np.minimum(std, (high - low) / 1.34), std)
     bandwidth = np.where(spread > 0, 1.06 * spread * len(paths) ** -0.2, np.nan)
     densities = -0.5 * (np.log(2 * np.pi * bandwidth**2) + ((y - paths) / bandwidth) ** 2)
@@ -260,7 +258,7 @@ def log_density(paths: ArrayLike, y: ArrayLike) -> Entries:
 
 
 def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
-    """log N(y; mean, variance), (S, H, Dy), NaN where y is missing."""
+    """Return log N(y; mean, variance), (S, H, Dy), NaN where y is missing."""
     y = _outputs(y)
     mean, variance = _forecast(mean, y, "mean"), _forecast(variance, y, "variance")
     if mean.shape != variance.shape or not (variance > 0).all():
@@ -272,7 +270,7 @@ def _log_densities(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> Paths:
 
 
 def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:
-    """The score of one vector from x − y, with a block of the distances at a time."""
+    """Return the score of one vector from x − y, computed in blocks of distances."""
     count = len(deviations)
     rows = max(1, BLOCK // count)
     between = sum(
@@ -282,7 +280,7 @@ def _fair_energy(deviations: Float[np.ndarray, "S D"]) -> float:
 
 
 def _average(entries: Entries, by_step: bool) -> Score:
-    """The mean of the entries that are not NaN, over all of them or at each step."""
+    """Return the mean of the entries that are not NaN, over all entries or by step."""
     if not by_step:
         return float(np.nanmean(entries))
     count = np.sum(~np.isnan(entries), axis=1)
@@ -292,13 +290,15 @@ def _average(entries: Entries, by_step: bool) -> Score:
 
 
 def _errors(mean: ArrayLike, y: ArrayLike) -> Entries:
-    """y − mean, NaN where y is missing."""
+    """Return y − mean, NaN where y is missing."""
     y = _outputs(y)
     return y - _forecast(mean, y, "mean", axes=2)
 
 
 def _spread(y: Entries) -> Float[np.ndarray, " Dy"]:
-    """Standard deviation of each output over its observed entries; 0 where all are equal."""
+    """Return the standard deviation of each output over its observed entries; 0 if all are
+    equal.
+    """
     columns = (column[~np.isnan(column)] for column in y.T)
     return np.array([np.std(column) if np.unique(column).size > 1 else 0.0 for column in columns])
 
@@ -318,7 +318,7 @@ def _outputs(y: ArrayLike, name: str = "y") -> Entries:
 def _forecast(
     values: ArrayLike, y: Entries | None, name: str = "paths", axes: int = 3, fewest: int = 1
 ) -> np.ndarray:
-    """A forecast of y as finite (H, Dy), or as (S, H, Dy) with S ≥ fewest."""
+    """Return a forecast of y as a finite array (H, Dy), or (S, H, Dy) with S ≥ fewest."""
     array = _columns(values, name, axes)
     if y is not None and array.shape[-2:] != y.shape:
         expected = f"({'S, ' * (axes - 2)}{y.shape[0]}, {y.shape[1]})"
@@ -335,7 +335,7 @@ def _forecast(
 
 
 def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
-    """Float array with that many axes; one axis fewer means one output."""
+    """Return a float array with this number of axes; one axis fewer means one output."""
     try:
         array = np.asarray(values, dtype=float)
     except (OverflowError, TypeError, ValueError) as error:
@@ -350,7 +350,7 @@ def _columns(values: ArrayLike, name: str, axes: int) -> np.ndarray:
 
 
 def fair_crps(deviations: Float[np.ndarray, "S H Dy"]) -> Float[np.ndarray, "H Dy"]:
-    """E|X − y| − ½ E|X − X′| of each entry from x − y, unbiased for independent paths.
+    """Return E|X − y| − ½ E|X − X′| of each entry from x − y, unbiased for independent paths.
 
     Σ_{s<r} |x_s − x_r| = Σ_s (2s − S − 1) x₍ₛ₎ with x₍ₛ₎ in ascending order, divided by S(S − 1).
     """

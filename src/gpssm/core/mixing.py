@@ -1,4 +1,4 @@
-"""How well chains mix: R-hat, effective sample sizes and E-BFMI of arrays (chain, draw, ...)."""
+"""Mixing of chains: R-hat, effective sample sizes and E-BFMI of arrays (chain, draw, ...)."""
 
 from typing import Any
 
@@ -12,13 +12,14 @@ Values = Float[np.ndarray | Array, "chain draw *shape"]
 def rhat(values: Values) -> Float[np.ndarray, "*shape"]:
     """Return rank-normalised split R-hat.
 
-    It is the larger of that of the values and that of their distance from the median. Of one chain
-    it compares the two halves. It is NaN for fewer than 4 draws, and fewer than 8 of one chain.
+    It is the larger of the R-hat of the values and that of their distances from the median. For a
+    single chain, it compares the two halves. It is NaN for fewer than 4 draws, or 8 for a single
+    chain.
     """
     if len(values) > 1:
         return _by_arviz("rhat", values)
-    # arviz-stats needs two chains and halves them: the halves of one are ranked here, and not
-    # halved again.
+    # arviz-stats splits at least two chains: the halves of a single chain are ranked here, and not
+    # split again.
     half = values.shape[1] // 2
     halves = np.concatenate([values[:, :half], values[:, values.shape[1] - half :]])
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
@@ -38,12 +39,14 @@ def ess_tail(values: Values) -> Float[np.ndarray, "*shape"]:
 
 
 def bfmi(energy: Float[np.ndarray | Array, "chain draw"]) -> Float[np.ndarray, " chain"]:
-    """Return Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)², small where energies change slowly."""
+    """Return Σ_n (E_n − E_{n−1})² / Σ_n (E_n − Ē)², which is small if energies change slowly."""
     return _by_arviz("bfmi", energy)
 
 
 def _by_arviz(figure: str, values: Values, **settings: Any) -> Float[np.ndarray, "*shape"]:
-    """Return a figure of `arviz_stats`, imported late; R-hat and E-BFMI of constants are NaN."""
+    """Return a diagnostic of `arviz_stats`, imported lazily; R-hat and E-BFMI of constants are
+    NaN.
+    """
     from arviz_stats.base.array import array_stats
 
     compute = getattr(array_stats, figure)

@@ -1,7 +1,7 @@
-"""Where many tasks run: in this process and its threads, in processes, or on a Dask cluster.
+"""Parallel tasks: in this process and its threads, in processes, or on a Dask cluster.
 
-Every way yields each task's result once, as it arrives. A task that fails, or takes its process
-with it, for want of memory mostly, gives an exception in place of its result, and costs no other.
+In every case, the result of each task is yielded once, as it arrives. If a task fails or kills its
+process, usually for lack of memory, its result is an exception, and other tasks are not affected.
 """
 
 import os
@@ -19,7 +19,7 @@ Arrival = tuple[int, Any]  # the number of a task, and its result or its excepti
 
 
 class Died(RuntimeError):
-    """What is in the place of a result when a task's process died."""
+    """The result of a task whose process died."""
 
     def __init__(self, error: object) -> None:
         super().__init__(f"the worker process died, probably because it ran out of memory. {error}")
@@ -57,7 +57,7 @@ def _attempt(place: int, task: Any, work: Work) -> Arrival:
 
 
 def run_threads(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival]:
-    """`jobs` threads of this process; whoever stops taking results waits for those begun alone."""
+    """Run tasks in threads of this process; on an early stop, wait only for running tasks."""
     pool = ThreadPoolExecutor(jobs)
     try:
         attempts = [pool.submit(_attempt, place, task, work) for place, task in enumerate(tasks)]
@@ -68,10 +68,10 @@ def run_threads(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival
 
 
 def run_processes(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arrival]:
-    """`jobs` processes of joblib's, with one thread each for BLAS, XLA and chains.
+    """Run tasks in processes of joblib, with one thread each for BLAS, XLA and chains.
 
-    When a process dies joblib gives up all that were running. Tasks that may have been among them
-    are then run again, each with a process to itself: one that dies again is to blame.
+    If a process dies, joblib gives up all running tasks. Those that may have been among them are
+    run again, each in a separate process, and a task whose process dies again has failed.
     """
     check_installed("work in several processes", "joblib", "bench")
     from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -87,14 +87,14 @@ def run_processes(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arriv
             first = list(waiting)[:jobs]
         for place in first:
             try:
-                # With n_jobs=1 it would run in this process.
+                # With n_jobs=1, the task would run in this process.
                 yield next(_parallel({place: waiting.pop(place)}, work, 2))
             except TerminatedWorkerError as error:
                 yield place, Died(error)
 
 
 def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]:
-    """Results as they arrive; tasks start in their order, as processes get free."""
+    """Yield results as they arrive; tasks start in order, as processes become free."""
     from joblib import Parallel, delayed, parallel_config
 
     with (
@@ -102,8 +102,7 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
         warnings.catch_warnings(),
         parallel_config(backend="loky", inner_max_num_threads=1),
     ):
-        # Compiled programs make processes grow; joblib replaces those that have grown much between
-        # two tasks.
+        # Compiled programs make processes grow, and joblib restarts those that have grown much.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
         options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": jobs}
         run: Any = Parallel(n_jobs=jobs, return_as="generator_unordered", **options)
@@ -112,9 +111,9 @@ def _parallel(tasks: dict[int, Any], work: Work, jobs: int) -> Iterator[Arrival]
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Variables that JAX and `inference/chains.py` read, for processes started meanwhile.
+    """Set variables that JAX and `inference/chains.py` read, for processes started in the context.
 
-    XLA makes its pools of threads as large as NPROC says, or else as the machine, however many
+    XLA sizes its thread pools by NPROC or, by default, for the whole machine, however many
     processes share it.
     """
     wanted = {
@@ -135,10 +134,10 @@ def _environment() -> Iterator[None]:
 
 
 def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arrival]:
-    """On the workers of a Dask cluster; best with one thread a worker.
+    """Run tasks on the workers of a Dask cluster, preferably with one thread each.
 
-    The scheduler runs a task elsewhere when its worker dies, and gives a task up when several died
-    of it.
+    If a worker dies, the scheduler runs its tasks elsewhere; a task that kills several workers is
+    given up.
     """
     check_installed("work on a cluster", "distributed", "cluster")
     from distributed import Client, KilledWorker

@@ -1,7 +1,7 @@
 """Normal and gamma variates in programs that compile quickly.
 
-XLA takes several times as long over random bits with axes as over one row of them, and
-`jax.random.gamma` runs a loop within a loop for every entry.
+XLA takes several times as long to compile random bits with several axes as with one, and
+`jax.random.gamma` runs a nested loop for every entry.
 """
 
 import math
@@ -12,15 +12,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: jnp.dtype) -> Float[Array, "..."]:
-    """Independent N(0, 1), drawn as one row."""
+    """Draw independent N(0, 1) variates as one row."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def gamma(key: PRNGKeyArray, shape: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Gamma(α, 1) for every α > 0, by rejection, all entries in one loop (Marsaglia & Tsang 2000).
+    """Draw Gamma(α, 1) for all α > 0 by rejection in one loop (Marsaglia & Tsang 2000).
 
-    With d = α + ⅔, v = (1 + z / √(9d))³ and z ~ N(0, 1), taken if v > 0 and log u < ½z² + d (1 − v
-    + log v), d v is Gamma(α + 1), and u^{1/α} times that is Gamma(α). At most one of twenty is
+    With d = α + ⅔, v = (1 + z / √(9d))³ and z ~ N(0, 1), accepted if v > 0 and log u < ½z² + d (1 −
+    v + log v), d v is Gamma(α + 1), and u^{1/α} times that is Gamma(α). At most one in twenty is
     rejected.
     """
     d = shape + 2 / 3

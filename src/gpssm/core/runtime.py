@@ -1,12 +1,12 @@
-"""What is set up before computing: float64, one BLAS thread, cores, and compiled programs.
+"""The runtime environment: float64, BLAS threads, cores, and compiled programs.
 
-XLA's LAPACK calls run many times slower when OpenBLAS spreads each small matrix over threads of its
-own, and a Gaussian process in float32 loses its factorisations. Both are switched while a call
-lasts, and left as the user had them.
+LAPACK calls of XLA are many times slower if OpenBLAS uses several threads for each small matrix,
+and factorisations of Gaussian processes fail in float32. Both settings are changed during a call
+and restored afterwards.
 
-A compiled program serves all calls with equal shapes and settings in this process, and, from a
-folder on disk, in later ones. A process that meets ever new shapes lets go of its programs before
-the system's limit on memory maps is reached.
+Compiled programs are reused for calls with equal shapes and settings in this process and, from a
+folder on disk, in later ones. A process with many different shapes releases its programs before it
+reaches the system's limit on memory maps.
 """
 
 import contextlib
@@ -32,20 +32,19 @@ from threadpoolctl import ThreadpoolController
 
 from gpssm.core.forks import check_threads
 
-THREADS = "GPSSM_THREADS"  # the environment variable that says how many chains may run at once
+THREADS = "GPSSM_THREADS"  # environment variable for the number of chains that may run in parallel
 
-CACHE = "GPSSM_CACHE"  # the folder to keep compiled programs in, or "off"
-# Short vectors compile in nine tenths of the time of long ones, and run up to 3 % longer; XLA's old
-# way to write fused loops compiles in half the time of the new one, and they run no slower. From
-# JAX 0.11 on there is only the new one.
+CACHE = "GPSSM_CACHE"  # environment variable for the folder of compiled programs, or "off"
+# Short vectors take 10 % less time to compile than long ones, and up to 3 % longer to run. XLA's
+# old emitters of fused loops compile in half the time of the new ones, with equal run times. From
+# JAX 0.11 on, only the new ones exist.
 OPTIONS: dict[str, Any] = {
     "xla_cpu_prefer_vector_width": 128,
     **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),
-    # On a GPU XLA tries ways to make each product, which takes 2.5 times as long as all the rest,
-    # and these are too small for it to matter.
+    # On a GPU, autotuning of products takes 2.5 times as long as everything else, and these
+    # products are too small for it to matter.
     "xla_gpu_autotune_level": 0,
-    # Products are too small to be shared out among threads: on two cores a fit takes a tenth less
-    # without.
+    # Products are too small for several threads: with one, a fit on two cores takes a tenth less.
     "xla_cpu_multi_thread_eigen": False,
 }
 
@@ -70,14 +69,16 @@ def in_double_precision(function: Callable[Parameters, Result]) -> Callable[Para
 
 @functools.cache
 def _libraries() -> ThreadpoolController:
-    """The BLAS of NumPy and SciPy, looked for once: it takes milliseconds."""
-    import scipy.linalg  # noqa: F401, so that its own is among them
+    """Return the BLAS libraries of NumPy and SciPy, searched once as this takes milliseconds."""
+    import scipy.linalg  # noqa: F401, loads SciPy's BLAS
 
     return ThreadpoolController()
 
 
 def check_memory(what: str, size: int) -> None:
-    """Refuse what would take more bytes than the machine has: systems promise more, then kill."""
+    """Raise if a computation needs more bytes than the machine has, which would kill the
+    process.
+    """
     if not hasattr(os, "sysconf"):
         return
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -89,11 +90,11 @@ def check_memory(what: str, size: int) -> None:
 
 
 # `equinox.filter_jit` for all programs that take long to compile: arrays are arguments, everything
-# else is fixed. Equinox passes the option on, but has no type for it.
+# else is static. Equinox passes the option on, but its type does not include it.
 _filter_jit: Callable[..., Any] = eqx.filter_jit
 jit: Callable[..., Any] = functools.partial(_filter_jit, compiler_options=OPTIONS)
-# The same for programs that run for a moment: they take less than half as long to compile, and run
-# 1.3 to 1.5 times as long.
+# The same for programs with a short run time: they take less than half as long to compile, and 1.3
+# to 1.5 times as long to run.
 jit_for_once: Callable[..., Any] = functools.partial(
     _filter_jit, compiler_options=OPTIONS | {"xla_backend_optimization_level": 0}
 )
@@ -101,9 +102,9 @@ jit_for_once: Callable[..., Any] = functools.partial(
 
 @functools.cache
 def keep_programs() -> None:
-    """Have JAX keep compiled programs in the folder GPSSM_CACHE, or where the user keeps them.
+    """Make JAX cache compiled programs in the folder GPSSM_CACHE, or in the user's cache.
 
-    Programs are made for one processor: each kind has a separate folder, since home folders are
+    Programs are specific to a processor: each kind has a separate folder, since home folders may be
     shared.
     """
     cache = os.environ.get(CACHE) or platformdirs.user_cache_dir("gpssm")
@@ -116,7 +117,7 @@ def keep_programs() -> None:
     kind = hashlib.sha256(features.encode()).hexdigest()[:8]
     folder = Path(cache) / f"jax-{jax.__version__}-{kind}"
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # A twentieth of a second of compilation is worth a file.
+    # Programs that compile in less than a twentieth of a second are not worth a file.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
@@ -141,8 +142,8 @@ def release_programs(share: float = 0.25, interval: float = 5.0) -> None:
     if num_maps() > share * max_maps():
         jax.clear_caches()
         gc.collect()
-        # Only systems that count memory maps come here. With glibc, freed memory stays with the
-        # process until it is asked to return it.
+        # Only systems that count memory maps reach this line. With glibc, freed memory stays with
+        # the process until it is trimmed.
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
 
@@ -151,19 +152,19 @@ _last_look = -math.inf
 
 
 def num_maps() -> int:
-    """The memory maps of this process; 0 where the system does not tell."""
+    """Return the number of memory maps of this process; 0 if unknown."""
     maps = Path("/proc/self/maps")
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
 def max_maps() -> int:
-    """How many of them a process may have."""
+    """Return the maximum number of memory maps of a process."""
     limit = Path("/proc/sys/vm/max_map_count")
     return int(limit.read_text()) if limit.exists() else 65530
 
 
 def num_threads() -> int:
-    """How many chains run at once on a CPU: GPSSM_THREADS, or the cores this process may use."""
+    """Return how many chains run in parallel on a CPU: GPSSM_THREADS, or the available cores."""
     threads = os.environ.get(THREADS, "")
     if not threads and hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -175,7 +176,7 @@ def num_threads() -> int:
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """The function of every item, on all cores; for work that is XLA's, not Python's."""
+    """Return the function of every item, computed in threads, for work that is done by XLA."""
 
     def in_float64(item: Item) -> Result:
         with jax.enable_x64(True):  # threads do not inherit it
@@ -188,7 +189,7 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> lis
 
 
 def on_cpu() -> bool:
-    """Whether programs run on a CPU, where loops are cheap."""
+    """Return whether programs run on a CPU, where loops are cheap."""
     device = jax.config.values["jax_default_device"]
     return (
         jax.default_backend() if device is None else getattr(device, "platform", device)
@@ -197,17 +198,16 @@ def on_cpu() -> bool:
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Run on the CPU: one long loop of small products takes a GPU a hundred times as long."""
+    """Run on the CPU: a long loop of small products takes a hundred times as long on a GPU."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield
 
 
 @jax.custom_batching.custom_vmap
 def in_step(flag: Bool[Array, ""]) -> Bool[Array, ""]:
-    """A flag that all chains raise at the same iteration.
+    """Return a flag that is the same in all chains of a batch.
 
-    Chains run at once would otherwise go both ways of a condition on it at every iteration, and
-    choose afterwards.
+    Otherwise, batched chains would evaluate both branches of a condition at every iteration.
     """
     return flag
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Names of columns, rows of cells, and what to call them.
+    """A table of cells with column names, a title and a caption.
 
-    Numbers are shown with four significant digits, None and NaN as a dash. A cell that should look
-    different is given as text; one that has an `__html__` method stands on a page as it is.
+    Numbers are shown with four significant digits, None and NaN as a dash. Pass text for cells in
+    another format; a cell with an `__html__` method is inserted unchanged in HTML.
 
         print(Table(["method", "RMSE"], [("arx", 0.4853), ("mean", None)], title="Furnace"))
 
@@ -44,14 +44,14 @@ class Table:
 
     @classmethod
     def of(cls, frame: "pd.DataFrame", *, starred: bool = False, **settings: Any) -> "Table":
-        """The table of a data frame, with its index as the first column.
+        """Create the table of a data frame, with its index as the first column.
 
         Parameters
         ----------
         frame
             The data frame.
         starred
-            Whether to put a star behind the best figures of each column, see `loss`.
+            Whether to mark the best numbers of each column by a star, see `loss`.
         **settings
             Title and caption.
         """
@@ -89,7 +89,7 @@ class Table:
         return table
 
     def text(self, width: int = 120) -> str:
-        """The table as lines of text, with long words wrapped to `width` characters in all."""
+        """Return the table as text of at most `width` columns."""
         from rich.console import Console
 
         page = io.StringIO()
@@ -101,7 +101,7 @@ class Table:
         return self.text()
 
     def __html__(self) -> str:
-        """The table for a page or a notebook, in which every text is escaped."""
+        """Return the table as HTML with escaped text."""
         head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in self.columns)
         body = "".join(
             f'<tr><th scope="row">{_escaped(first)}</th>'
@@ -115,14 +115,14 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        """The table and its title for a Markdown page."""
+        """Return the table with its title as Markdown."""
         align = ["---"] * self.words + ["---:"] * (len(self.columns) - self.words)
         rows = [self.columns, align, *([figure(cell) for cell in row] for row in self.rows)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([f"## {self.title}", "", *lines, ""])
 
     def shortened(self, most: int = 12) -> "Table":
-        """The table with a row of dots for its middle rows where it has more than `most`."""
+        """Return the table, with dots for the middle rows if there are more than `most`."""
         if len(self.rows) <= most:
             return self
         dots = ["…"] * len(self.columns)
@@ -130,7 +130,7 @@ class Table:
         return replace(self, rows=[*self.rows[:half], dots, *self.rows[-half:]])
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """The cells as a data frame, with the first column as its index."""
+        """Return the table as a data frame indexed by the first column."""
         import pandas
 
         frame = pandas.DataFrame(list(self.rows), columns=list(self.columns))
@@ -149,7 +149,7 @@ def card(
     Parameters
     ----------
     title
-        What the object is.
+        Description of the object.
     facts
         Values by name, one per line.
     tables
@@ -157,7 +157,7 @@ def card(
     texts
         Preformatted texts by heading.
     notes
-        Warnings below all else.
+        Warnings at the end.
     """
     sections = [("", f"<strong>{html.escape(title)}</strong>")]
     if facts:
@@ -179,14 +179,14 @@ def card(
 
 
 def loss(name: str, values: Any) -> Any:
-    """What to minimise of a figure: itself, −fit, or the distance of a coverage from its level."""
+    """Return the loss of a score: itself, −fit, or the distance of a coverage from its level."""
     if name.startswith("coverage_"):
         return abs(values - float(name.removeprefix("coverage_")) / 100)
     return -values if name == "fit" else values
 
 
 def _stars(name: str, column: Sequence[Any]) -> list[str]:
-    """A star for the best values of a column; none for widths, where narrow is not better."""
+    """Return stars for the best values of a column, but not for widths."""
     losses = [loss(name, float(value)) for value in column]
     best = min((value for value in losses if value == value), default=None)
     shown = len(losses) > 1 and not name.startswith("width")

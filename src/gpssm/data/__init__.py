@@ -1,1 +1,3 @@
-"""From a file to a `Series`, scaled; benchmark and simulated series."""
+"""Data: files, series, their conversion to the model's units, and benchmark and simulated
+series.
+"""

@@ -1,9 +1,9 @@
-"""When the rows of a series are: a regular grid of times, numbers or dates.
+"""The times of the rows of a series: a regular grid of numbers or dates.
 
     time of row t = start + t · step
 
-A transition is learned for one step, so rows must be equally spaced. `Clock.of` finds the grid of a
-column of times, or raises an error that names the first row off the grid.
+A transition is learned for one step, so that rows must be equally spaced. `Clock.of` determines the
+grid of a column of times, or raises an error that names the first row off the grid.
 """
 
 import warnings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FillRule = Literal["hold", "interpolate"]  # inputs where rows are missing
+FillRule = Literal["hold", "interpolate"]  # rule for the inputs of missing rows
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Clock:
     dates : bool
         Whether times are dates.
     calendar : str, optional
-        Pandas' name of a frequency whose steps differ in length, such as "MS" for months.
+        The pandas name of a frequency whose steps differ in length, such as "MS" for months.
     zone : str, optional
-        The time zone that dates are shown in.
+        The time zone in which dates are shown.
     name : str, optional
-        The name of the column of times; None where rows were only counted by a sampling time.
+        The name of the column of times; None if times follow from a sampling time.
     """
 
     start: float | int
@@ -59,10 +59,10 @@ class Clock:
 
     @classmethod
     def of(cls, values: Any, name: str | None = None) -> "Clock | None":
-        """The clock of a column of times, or None for a single row, which has no step.
+        """Return the clock of a column of times, or None for a single row, which has no step.
 
-        A time may miss the grid by a tenth of a step. Gaps, repeated times and times that go back
-        are errors.
+        Times may deviate from the grid by a tenth of a step. Gaps, repeated times and times out of
+        order are errors.
         """
         times = Times.of(values, name)
         ticks = times.ticks
@@ -70,14 +70,14 @@ class Clock:
             return None
         gaps = np.diff(ticks)
         step = np.median(gaps)
-        # Days of a time zone differ in length, even if these happen not to.
+        # Days in a time zone differ in length, even if these do not.
         if (gaps == step).all() and step > 0 and not (times.zone and step % DAY == 0):
             return cls.starting(times, step)
         if times.dates and (gaps > 0).all():
             wall = times.index.tz_localize(None)
             for calendar in times.calendars():
                 clock = replace(cls.starting(times, np.mean(gaps)), calendar=calendar)
-                # Of an hour that occurs twice, any: a day later it occurs once.
+                # For an ambiguous hour either reading works: a day later the hour is unique.
                 if clock.index(len(ticks)).tz_localize(None).equals(wall):
                     return clock
         if step <= 0 or off_step(gaps).any() or (off_grid(ticks) > JITTER * step).any():
@@ -86,7 +86,7 @@ class Clock:
 
     @classmethod
     def starting(cls, times: Times, step: Any) -> "Clock":
-        """The clock from the first of the times on."""
+        """Return the clock that starts at the first of the times."""
         start = times.ticks[0]
         if not times.dates:
             return cls(float(start), float(step), name=times.name)
@@ -95,34 +95,36 @@ class Clock:
 
     @property
     def dt(self) -> float:
-        """The step as a number: of dates, in seconds."""
+        """The step as a number, in seconds for dates."""
         return self.step / SECOND if self.dates else self.step
 
     def shifted(self, rows: int) -> "Clock":
-        """The clock of a series that begins `rows` rows later."""
+        """Return the clock of a series that starts `rows` rows later."""
         if self.calendar:
             return replace(self, start=int(self.times(1, rows).astype("int64")[0]))
         start = self.start + rows * self.step
         return replace(self, start=round(start) if self.dates else start)
 
     def every(self, rows: int) -> "Clock":
-        """The clock of the last row of each block of `rows` rows."""
+        """Return the clock of the last row of each block of `rows` rows."""
         calendar = self.calendar and (rows * self._offset).freqstr
         return replace(self.shifted(rows - 1), step=self.step * rows, calendar=calendar)
 
     def times(self, number: int, first: int = 0) -> np.ndarray:
-        """The times of `number` rows from row `first` on: float64, or datetime64[ns] in UTC."""
+        """Return the times of `number` rows from row `first` on: float64, or datetime64[ns] in
+        UTC.
+        """
         if self.calendar:
             return self._calendar_dates(number, first).as_unit("ns").asi8.astype("datetime64[ns]")
         rows = np.arange(first, first + number)
         if self.dates:
             if not abs(self.start + self.step * (first + number)) < 2**63:
                 raise ValueError(self._beyond(first + number))
-            # In whole numbers: nanoseconds since 1970 are too many for a float.
+            # In integers: nanoseconds since 1970 exceed the precision of a float.
             ticks = self.start + np.round(self.step * rows).astype("int64")
             return ticks.astype("datetime64[ns]")
         ticks = self.start + self.step * rows
-        # 3 · 0.1 is 0.3 to people. A float has 15 significant digits.
+        # Round 3 · 0.1 to 0.3: a float has 15 significant digits.
         largest = np.abs(ticks).max(initial=self.step)
         return np.round(ticks, int(np.clip(14 - np.floor(np.log10(largest)), 0, 300)))
 
@@ -131,7 +133,7 @@ class Clock:
         return f"dates must not exceed 2262; {rows} rows after {begin} exceed this limit"
 
     def index(self, number: int, first: int = 0) -> Any:
-        """The same as a pandas index, dates in their time zone."""
+        """Return the times as a pandas index, with dates in their time zone."""
         import pandas
 
         name = self.name or "time"
@@ -147,7 +149,7 @@ class Clock:
         return pandas.tseries.frequencies.to_offset(self.calendar)
 
     def _calendar_dates(self, number: int, first: int) -> "pd.DatetimeIndex":
-        """Dates of the calendar, counted on the clock of the wall."""
+        """Return dates of the calendar, counted in local time."""
         import pandas
 
         start = pandas.Timestamp(self.start, tz="UTC").tz_convert(self.zone).tz_localize(None)
@@ -156,13 +158,13 @@ class Clock:
             dates = pandas.date_range(begin, periods=number, freq=self._offset)
         except (pandas.errors.OutOfBoundsDatetime, OverflowError):
             raise ValueError(self._beyond(first + number)) from None
-        # An hour that summer time skips is the next one; of one that occurs twice, the first.
+        # An hour that is skipped becomes the next one; an ambiguous hour is the first one.
         return dates.tz_localize(
             self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
         )
 
     def rows_before(self, time: Any, number: int) -> int:
-        """How many of `number` rows are before a date."""
+        """Return how many of `number` rows are before a date."""
         import pandas
 
         if not self.dates:
@@ -182,15 +184,15 @@ class Clock:
         return int(np.searchsorted(self.times(number), utc))
 
     def check_step(self, other: "Clock | None", rows: int) -> None:
-        """Refuse `rows` rows of another clock that are not one step of this one apart."""
+        """Raise if `rows` rows of another clock do not have the step of this one."""
         if other is None or rows < 2:
             return
         if self.calendar and other.dates:
             expected = replace(self, start=other.start).times(rows)
             agrees = bool((expected == other.times(rows)).all())
         else:
-            # The step of a few rows whose times are rounded is known only roughly, and months
-            # differ in length.
+            # Rounded times of a few rows determine the step only roughly, and months differ in
+            # length.
             tolerance = JITTER if self.calendar else max(1e-3, 2 * JITTER / (rows - 1))
             agrees = abs(other.dt - self.dt) <= tolerance * self.dt
         if not agrees:
@@ -200,18 +202,18 @@ class Clock:
             )
 
     def step_text(self) -> str:
-        """The step for people: "0.1", "600 s" or "1 MS"."""
+        """Return the step as text, such as "0.1", "600 s" or "1 MS"."""
         return self.calendar or f"{self.dt:g}{' s' if self.dates else ''}"
 
     def complaint(self, what: str, rows: Any, row: int) -> str:
-        """A warning about `rows` that should begin at a row of this clock and do not, else "".
+        """Return a warning if `rows` should start at a row of this clock and do not; otherwise "".
 
         Parameters
         ----------
         what
-            What the rows are, to begin the sentence.
+            Name of the rows, at the start of the sentence.
         rows
-            A Series, or a frame with dates as its index.
+            A Series, or a DataFrame indexed by dates.
         row
             Number of the row of this clock.
         """
@@ -226,7 +228,7 @@ class Clock:
         )
 
     def texts(self, number: int, first: int = 0) -> list[str]:
-        """The times of rows for people: dates without an hour where all are at midnight."""
+        """Return the times of rows as text, without hours if all dates are at midnight."""
         index = self.index(number, first)
         if not self.dates:
             return [number_text(value, self.step) for value in index]
@@ -237,13 +239,13 @@ class Clock:
         return texts
 
     def show(self, row: int) -> str:
-        """The time of a row for people."""
+        """Return the time of a row as text."""
         time = self.index(1, row)[0]
         return str(time) if self.dates else number_text(time, self.step)
 
 
 def clock_of(values: Any) -> Clock | None:
-    """The clock of data that carry times: a series that has a clock, or an index of times.
+    """Return the clock of a series, or of data indexed by times; None for other data.
 
     A single row has a step of 1.
     """
@@ -265,11 +267,10 @@ def on_grid(
     step: Any = None,
     fill_inputs: FillRule = "hold",
 ) -> tuple[Clock, Float[np.ndarray, "T Dy"], Float[np.ndarray, "T Du"]]:
-    """Rows at any times, put on the grid from the first to the last: clock, outputs and inputs.
+    """Move rows at any times to a regular grid; return its clock, outputs and inputs.
 
-    Each row goes to the nearest point of the grid, and rows that share a point are averaged. Where
-    no row is near, outputs are NaN, and inputs those of the last row before or on the line between
-    their neighbours.
+    Each row moves to the nearest point of the grid, and rows at the same point are averaged. At
+    points without a row, outputs are NaN, and inputs are held or interpolated.
 
     Parameters
     ----------
@@ -278,10 +279,10 @@ def on_grid(
     y, u
         Outputs and inputs.
     step
-        Step of the grid: a number, or text such as "10min" for dates; by default that which most
-        rows are apart.
+        Step of the grid: a number, or text such as "10min" for dates; by default the most common
+        distance between rows.
     fill_inputs
-        The rule for inputs where rows are missing: "hold" or "interpolate".
+        The rule for inputs of missing rows: "hold" or "interpolate".
     """
     import pandas
 
@@ -315,7 +316,9 @@ def on_grid(
 
 
 def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
-    """The step of the grid, by default that of sorted times; refused if rows would be too many."""
+    """Return the step of the grid, by default that of sorted times; raise if there are too many
+    rows.
+    """
     import pandas
 
     if step is None:
@@ -329,21 +332,21 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
             ) from None
     if not is_real(step) or not 0 < step < 1e300:
         raise ValueError(f"regrid needs different times and a positive step; got {step!r}")
-    # A step may be so small that its number is none.
+    # The step may be so small that the number of rows overflows.
     rows = ticks[-1] / max(float(step), 1e-290) + 1
     if not rows < 20 * len(ticks) + 0.5:
         raise ValueError(
             f"a grid with a step of {times.length(step)} from {times.show(0)} to {times.show(-1)} "
-            f"has {rows:.12g} rows for {len(ticks)} that were given: pass another step, or cut "
-            "the data at the long gaps"
+            f"would have {rows:.12g} rows for {len(ticks)} in the data: pass another step, or "
+            "split the data at the long gaps"
         )
     return step
 
 
 def _typical_step(ticks: np.ndarray, unit: float) -> float:
-    """The step of sorted times that jitter and have gaps, from 0 on; a round number if one fits.
+    """Return the step of sorted times with jitter and gaps, rounded if possible.
 
-    The slope of the times over rows counted by the median distance.
+    It is the slope of the times over row numbers estimated from the median distance.
     """
     gaps = np.diff(ticks)
     if not (gaps > 0).any():

@@ -1,4 +1,4 @@
-"""Columns of numbers from whatever a user gives: arrays, tables of pandas, polars and xarray."""
+"""Numeric columns of arrays and of tables of pandas, polars and xarray."""
 
 import difflib
 import re
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 def to_columns(
     values: Any, names: Sequence[str] | str | None, letter: str
 ) -> tuple[Float[np.ndarray, "T D"], tuple[str, ...]]:
-    """A read-only float64 copy (T, D) of `values`, and its columns' names.
+    """Return a read-only float64 copy (T, D) of `values`, and the names of its columns.
 
-    A one-dimensional array becomes one column. None, masked entries and pandas' NA become NaN.
+    A one-dimensional array becomes one column. None, masked entries and pandas.NA become NaN.
 
     Parameters
     ----------
     values
-        What holds the columns.
+        The array or table.
     names
-        Names for them; by default those that they have, or y0, y1, ...
+        Names of the columns; by default those of the table, or y0, y1, ...
     letter
-        What the values are, "y" or "u".
+        Letter of the values in messages, "y" or "u".
     """
     table = _table(values, letter)
     labels = () if names is None else as_tuple(names)
@@ -42,14 +42,14 @@ def to_columns(
         )
     numbers = np.array(_numbers(table, labels), dtype=np.float64)
     numbers.flags.writeable = False
-    return numbers.view(), labels  # a view of what is read-only cannot be made writeable again
+    return numbers.view(), labels  # a view of a read-only array cannot be made writeable again
 
 
 def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.ndarray, "T D"]:
-    """The columns `names` of what a user gave as y or u, in that order.
+    """Return the columns `names` of the user's y or u, in that order.
 
-    Named columns go by name; those without go by position. A table may have
-    others too.
+    Columns are matched by name, or by position if they have no names. A table may have further
+    columns.
     """
     table = as_frame(values)
     columns = None
@@ -57,7 +57,7 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
         values = table[list(names)] if names and set(names) <= set(table.columns) else table
     elif hasattr(values, "y") and hasattr(
         values, "u"
-    ):  # a Series, or what `Series.of` takes for one
+    ):  # a Series, or an object that `Series.of` accepts
         columns = getattr(values, "outputs" if letter == "y" else "inputs", None)
         values = values.y if letter == "y" else values.u
     numbers, labels = to_columns(values, columns, letter)
@@ -82,11 +82,13 @@ def align_columns(values: Any, names: tuple[str, ...], letter: str) -> Float[np.
 
 
 def as_frame(data: Any) -> "pd.DataFrame | None":
-    """A DataFrame of pandas or polars, or a Dataset of xarray, as one of pandas; else None."""
+    """Return a DataFrame of pandas or polars, or a Dataset of xarray, as a pandas DataFrame; else
+    None.
+    """
     packages = {kind.__module__.partition(".")[0] for kind in type(data).__mro__}
     if "pandas" in packages and hasattr(data, "columns"):
         return data
-    if "polars" in packages and hasattr(data, "lazy"):  # not a column
+    if "polars" in packages and hasattr(data, "lazy"):  # not a single column
         import pandas
 
         data = data.lazy().collect()
@@ -107,19 +109,19 @@ def as_frame(data: Any) -> "pd.DataFrame | None":
 
 
 def default_names(letter: str, values: Any) -> tuple[str, ...]:
-    """Names for the columns of an array: y0, y1, ...; y for a single one; none without a shape."""
+    """Return names for the columns of an array: y0, y1, ..., or y for a single column."""
     width = (getattr(values, "shape", None) or (0,))[-1]
     return (letter,) if width == 1 else tuple(f"{letter}{column}" for column in range(width))
 
 
 def where_first(bad: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
-    """Column and row of the first entry that is bad, in words that begin an error message."""
+    """Return column and row of the first bad entry, as the start of an error message."""
     row, column = np.argwhere(bad)[0]
     return f"column {names[column]!r}, row {row} (counted from 0),"
 
 
 def _own_names(values: Any) -> tuple[str, ...] | None:
-    """Column names that a pandas or xarray object carries; None when it has none that are text."""
+    """Return the column names of a pandas or xarray object; None unless they are text."""
     if hasattr(values, "columns"):
         names = values.columns
     elif hasattr(values, "coords") and values.ndim == 2:
@@ -130,7 +132,7 @@ def _own_names(values: Any) -> tuple[str, ...] | None:
 
 
 def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
-    """The values as an array of two dimensions and of whatever type they have."""
+    """Return the values as a two-dimensional array of any type."""
     try:
         if isinstance(values, np.ma.MaskedArray):
             values = np.ma.filled(values.astype(np.float64), np.nan)
@@ -151,7 +153,7 @@ def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
 
 
 def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped[np.ndarray, "T D"]:
-    """The table as numbers; whatever is neither a number nor missing is an error."""
+    """Return the table as numbers; raise for an entry that is neither a number nor missing."""
     if table.dtype.kind in "biuf":
         return table
     if table.dtype.kind == "V":
@@ -173,11 +175,11 @@ def _numbers(table: Shaped[np.ndarray, "T D"], names: tuple[str, ...]) -> Shaped
 
 
 def _remedy(cell: Any) -> str:
-    """What to do about a cell of a file."""
+    """Return advice about a cell of a file."""
     if re.fullmatch(r"[+-]?\d{1,3}([,.' ]\d{3})+([.,]\d*)?", str(cell).strip()):
         mark = next(letter for letter in str(cell).strip() if letter in ",.' ")
         return f"If {mark!r} separates thousands, pass thousands={mark!r} to gpssm.read"
-    return f"If it marks a missing value in a file, pass na={cell!r} (--na); else correct it"
+    return f"If it marks a missing value in a file, pass na={cell!r} (--na); otherwise correct it"
 
 
 def _with_nearest(name: str, names: tuple[str, ...]) -> str:

@@ -36,11 +36,11 @@ from gpssm.data.scaler import Scaler, output_spread
 from gpssm.data.series import Series, align_rows, as_list, check_trainable, varying
 
 StoredRows = int | Literal["auto", "all"]
-STORED_BYTES = 2**31  # of states in all draws, above which "auto" stores the last of them only
-SHORTEST_WINDOW = 20  # rows
-# Rows at the end of the training data that a filter runs through again before new ones, so that
-# their states are always stored. A draw has one last state, which new data could only move by the
-# process noise; from a state further back, its cloud at the end is as wide as it should be.
+STORED_BYTES = 2**31  # bytes of states in all draws above which "auto" stores only the last states
+SHORTEST_WINDOW = 20  # minimum number of rows
+# Rows at the end of the training data that are filtered again before new rows, so that their states
+# are always stored. New data could change the last state of a draw only by the process noise;
+# filtered from an earlier state, its distribution has the correct width.
 LOOKBACK = 20
 
 
@@ -273,7 +273,7 @@ class Dataset:
         return replace(self, experiments=tuple(experiments), windows=1)
 
     def with_states(self) -> Self:
-        """The rows whose states are stored as all the data there are, inputs where they act."""
+        """Return the dataset of only the rows with stored states, with delayed inputs."""
         if not self.first_states:
             return self
         pairs = zip(self.acting, self.first_states, strict=True)
@@ -318,7 +318,7 @@ class Dataset:
             stored = self.first_states[number] if self.first_states else 0
             for begin, end in self._windows(rows):
                 windows.append(rows[begin:end])
-                # Two windows share the state between them: it belongs to the first.
+                # The state between two windows belongs to the first.
                 first_states.append(min(max(stored - begin, int(begin > 0)), end - begin + 1))
         dropped = tuple(first_states) if self.first_states or self.windows > 1 else ()
         return replace(self, experiments=tuple(windows), delay=(), windows=1, first_states=dropped)

@@ -1,13 +1,13 @@
-"""Benchmark series (`load`) and simulated ones whose truth is known (`simulate`).
+"""Benchmark series (`load`) and simulated series with known truth (`simulate`).
 
-No file of a benchmark is packed with the library. They are read from the folder that the
-environment variable `GPSSM_DATA` names, if it is set, and otherwise downloaded once into the user's
-cache. Either way the SHA-256 must agree. A new benchmark is an entry of `REGISTRY`; a new simulator
-is a function that ends in `simulate_model`, and a line of `SIMULATORS`.
+Benchmark files are not part of the library. They are read from the folder in the environment
+variable `GPSSM_DATA` if it is set, and otherwise downloaded once to the user's cache. In both cases
+the SHA-256 is checked. To add a benchmark, add an entry to `REGISTRY`; to add a simulator, write a
+function that calls `simulate_model`, and add it to `SIMULATORS`.
 
-Most benchmarks are one series, whose second half tests what was learned from the first. The plants
-of `DAISY` are one series each too, some of them with several inputs and outputs. Those of `RECORDS`
-have a separate test record, which a fitted model simulates (`load_records`).
+Most benchmarks are single series, of which the second half is for testing. The systems of `DAISY`
+are also single series, some with several inputs and outputs. Those of `RECORDS` have a separate
+test record, to be simulated by a fitted model (`load_records`).
 """
 
 import hashlib
@@ -34,16 +34,15 @@ DAISY_MIRRORS = (
     "https://raw.githubusercontent.com/robotsorcerer/FARNN/"
     "9cfb82f2b42a53a604dba66d0eab23243a9a21ae/data/",
 )
-SIMULATION = "sim:"  # begins the names of simulated series
+SIMULATION = "sim:"  # prefix of the names of simulated series
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark series: its file, and which columns are its inputs and outputs.
+    """A benchmark series: its file, and the columns of its inputs and outputs.
 
-    `inputs` and `outputs` map the name that a column gets to the column of the file; `dt` is the
-    sampling time in seconds, None if it is not known. Mirrors other than the usual may call the
-    file `file_there`.
+    `inputs` and `outputs` map the names of columns to columns of the file; `dt` is the sampling
+    time in seconds, None if unknown. On other mirrors the file may be named `file_there`.
     """
 
     name: str
@@ -72,7 +71,7 @@ def _daisy(
     dt: float | None = None,
     units: Mapping[str, str] | None = None,
 ) -> Benchmark:
-    """A plant of the DaISy suite, whose files lie in the subfolder `daisy`."""
+    """Return a system of the DaISy suite, whose files are in the subfolder `daisy`."""
     return Benchmark(
         name=name,
         file=f"daisy/{name}.dat",
@@ -237,8 +236,8 @@ DAISY: tuple[str, ...] = tuple(
 )
 
 
-# Where the test record of a benchmark is, another one or from a row of the same on, and the number
-# of its first rows that determine its state.
+# The test record of a benchmark, another one or the same from a row on, and the number of its first
+# rows that determine the initial state.
 RECORDS: dict[str, tuple[str | int, int]] = {
     "emps": ("emps-pulses", 20),
     "wiener-hammerstein": (100_000, 50),
@@ -248,8 +247,8 @@ RECORDS: dict[str, tuple[str | int, int]] = {
 def load(name: str) -> Series:
     """Load a benchmark series; `series.split(0.5)` gives the usual training and test halves.
 
-    Read from the folder GPSSM_DATA if that is set, otherwise downloaded once; see the head of this
-    file. A simulated series is named `sim:duffing`, or with options of its simulator
+    It is read from the folder GPSSM_DATA if that is set, and otherwise downloaded once. Simulated
+    series have names such as `sim:duffing` or, with options,
     `sim:duffing:num_steps=120:noise_std=0.1`.
     """
     if isinstance(name, str) and name.startswith(SIMULATION):
@@ -273,7 +272,7 @@ def load(name: str) -> Series:
 
 
 def load_records(name: str) -> tuple[Series, Series]:
-    """Load the training and the test record of a benchmark, whose first `test.window` are given.
+    """Load the training and the test record of a benchmark.
 
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
@@ -306,7 +305,7 @@ def _load_simulation(name: str) -> Series:
 
 
 def _in_folder(entry: Benchmark, folder: Path) -> Path:
-    """Path of the file in the user's folder, after a check that it is the right one."""
+    """Return the path of the file in the user's folder, after checking its hash."""
     path = folder / entry.file
     if not path.is_file():
         raise FileNotFoundError(
@@ -323,7 +322,7 @@ def _in_folder(entry: Benchmark, folder: Path) -> Path:
 
 
 def _download(entry: Benchmark) -> Path:
-    """Path of the file in the user's cache, fetched from a mirror unless it is there."""
+    """Return the path of the file in the user's cache, downloading it if necessary."""
     check_installed(f"downloading the benchmark {entry.name!r}", "pooch", "data")
     import platformdirs
     import pooch
@@ -347,7 +346,7 @@ Transition = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A series and the model that made it.
+    """A simulated series and its model.
 
         x₀ ~ N(0, I)
         x_{t+1} = f(x_t, u_t) + N(0, diag(process_std²))
@@ -380,8 +379,8 @@ def simulate_model(
 ) -> Simulated:
     """Simulate T steps of the model of `Simulated`, driven by `u`.
 
-    A scalar standard deviation or d stands for every component; `metadata` (name, dt) goes to the
-    Series.
+    A scalar standard deviation or d applies to every component; `metadata` (name, dt) is passed to
+    the Series.
     """
     output_dim, state_dim = C.shape
     process_std = np.full(state_dim, process_std, dtype=float)
@@ -400,7 +399,7 @@ def simulate_model(
 def kink(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f(x) = 0.8 + (x + 0.2)(1 − 5 / (1 + exp(−2x))); u is not used.
 
-    Written with 1 / (1 + exp(−2x)) = (1 + tanh x) / 2, which does not overflow.
+    It is computed by 1 / (1 + exp(−2x)) = (1 + tanh x) / 2, which does not overflow.
     """
     return 0.8 + (x + 0.2) * (1.0 - 2.5 * (1.0 + np.tanh(x)))
 
@@ -408,7 +407,7 @@ def kink(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 def simulate_kink(
     num_steps: int = 20, seed: int = 0, *, process_std: float = 0.05, noise_std: float = 0.2
 ) -> Simulated:
-    """The kink function: the usual one-dimensional test of GP state-space models.
+    """Simulate the kink function, a common one-dimensional test of GP state-space models.
 
     T steps of x_{t+1} = kink(x_t) + N(0, process_std²), y_t = x_{t+1} + N(0, noise_std²), x₀ ~ N(0,
     1).
@@ -435,22 +434,22 @@ def simulate_sparse_gp(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """A transition drawn from a sparse Gaussian process, as a model can have it exactly.
+    """Simulate a transition drawn from a sparse Gaussian process.
 
     T steps in one dimension of
 
         f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
 
     and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and
-    m zero, or the identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance ·
-    |v| with v the whitened U: with mean zero no path can escape, with the identity it can do no
-    worse than a random walk.
+    m zero or the identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance ·
+    |v| with v the whitened U: with mean zero no path can diverge, and with the identity a path
+    diverges no faster than a random walk.
     """
     rng = np.random.default_rng(seed)
     locations = np.linspace(-2.0, 2.0, num_inducing)
 
     def covariance(x: np.ndarray) -> np.ndarray:
-        """k(x, Z), with a new last axis for Z."""
+        """Return k(x, Z), with a new last axis for Z."""
         return variance * np.exp(-0.5 * np.square((x[..., None] - locations) / lengthscale))
 
     factor = np.linalg.cholesky(covariance(locations) + 1e-8 * variance * np.eye(num_inducing))
@@ -483,7 +482,7 @@ def simulate_linear_gaussian(
     process_std: float = 0.1,
     noise_std: float = 0.1,
 ) -> Simulated:
-    """A random stable linear-Gaussian state-space model, known in closed form.
+    """Simulate a random stable linear-Gaussian state-space model.
 
     T steps of x_{t+1} = A x_t + B u_t + N(0, process_std² I), y_t = C x_{t+1} + d + N(0, noise_std²
     I). A, B, C, d are drawn standard normal, and A scaled to the spectral radius below 1; u is
@@ -520,14 +519,15 @@ def simulate_duffing(
     process_std: float = 0.01,
     noise_std: float = 0.05,
 ) -> Simulated:
-    """A driven, damped Duffing oscillator: a mass on a stiffening spring, driven by a multisine.
+    """Simulate a damped Duffing oscillator: a mass on a stiffening spring, driven by a multisine.
 
     T steps with states (position p, velocity ṗ) and outputs y_t = p + N(0, noise_std²):
 
         p̈ + damping · ṗ + stiffness · p + cubic · p³ = u
 
-    A step is one of the classical Runge–Kutta method over dt with u held; u is a random-phase
-    multisine of root mean square `force`, with angular frequencies up to 4, around the resonance.
+    Each step is one step of the classical Runge–Kutta method over dt with constant u; u is a
+    random-phase multisine of root mean square `force`, with angular frequencies up to 4, around the
+    resonance.
     """
     rng = np.random.default_rng(seed)
 
@@ -565,7 +565,7 @@ SIMULATORS: dict[str, Callable[..., Simulated]] = {
 
 
 def simulate(name: str, **options: Any) -> Simulated:
-    """Simulate a system by name; all take `num_steps` and `seed`, see the simulators for more.
+    """Simulate a system by name, with `num_steps`, `seed` and further options of its simulator.
 
     truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
     truth.series, truth.states, truth.transition
@@ -581,7 +581,9 @@ def simulate(name: str, **options: Any) -> Simulated:
 def _multisine(
     rng: np.random.Generator, times: Float[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T 1"]:
-    """Σ of 20 sines with angular frequencies 0.2, 0.4, …, 4 and random phases, with RMS 1."""
+    """Return the sum of 20 sines with angular frequencies 0.2, 0.4, …, 4 and random phases, with
+    RMS 1.
+    """
     phases = rng.uniform(0.0, 2.0 * np.pi, size=20)
     waves = np.sin(times[:, None] * np.linspace(0.2, 4.0, 20) + phases)
     return waves.sum(axis=1, keepdims=True) / np.sqrt(10.0)

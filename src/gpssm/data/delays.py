@@ -23,8 +23,8 @@ Rows = Mapping[str, int] | Sequence[int] | int
 
 
 class Delays(NamedTuple):
-    """The delay of each input in rows, and the BIC of each candidate, with the other inputs at
-    their best.
+    """The delay of each input in rows, and the BIC of each candidate, with the best delays of the
+    other inputs.
 
     An input with delay 0 acts on the output of the same row.
     """
@@ -45,7 +45,7 @@ def delays(series: Any, longest: int = 30) -> Delays:
     """Estimate the delay of each input from training rows.
 
         print(gpssm.delays(train))
-        posterior = gpssm.fit(train, delay="auto")  # with what it finds
+        posterior = gpssm.fit(train, delay="auto")  # uses these estimates
 
     For each delay d, y_t is regressed on y_{t−1}, …, y_{t−n} and the inputs u_{t−d}, …, u_{t−d−m+1}
     by least squares, with the n ≤ 8 and m ≤ 2 of least BIC. The estimate is the d of least BIC if
@@ -145,7 +145,7 @@ class _Regressions:
     def __init__(self, experiments: Sequence[Series], longest: int) -> None:
         self.outputs = experiments[0].output_dim
         self.inputs = experiments[0].input_dim
-        # Fewer of the past outputs where many are missing, so that more rows have all of them.
+        # Use fewer past outputs if many are missing, so that more rows are complete.
         for order in (8, 4, 2):
             table = _columns(experiments, longest, order)
             complete = ~np.isnan(table).any(axis=1)
@@ -164,7 +164,7 @@ class _Regressions:
         self.products = table.T @ table
 
     def bic(self, lags: Sequence[int]) -> float:
-        """The sum over outputs of the least N log RSS / N + p log N."""
+        """Return the sum over outputs of the minimum of N log RSS / N + p log N."""
         past = self.outputs + np.arange(self.order * self.outputs)
         first = (self.order + 1) * self.outputs
         total = 0.0

@@ -1,9 +1,8 @@
-"""From an `iddata` of MATLAB's System Identification Toolbox, saved as a struct, to a Series.
+"""Read an `iddata` of MATLAB's System Identification Toolbox, saved as a struct.
 
     s = get(data); save('tank.mat', 's', '-v7')      % in MATLAB
 
-A .mat file holds an object of a class in a form that MATLAB alone reads; `get` makes a struct of
-it.
+Only MATLAB can read objects of classes in .mat files; `get` converts them to a struct.
 """
 
 from collections.abc import Mapping
@@ -20,14 +19,14 @@ MARKS = {"Ts", "SamplingInstants", "OutputName", "InputName"}
 
 
 def read_iddata(path: Path, **settings: Any) -> Series:
-    """The series of the only struct of a .mat file that is an iddata, or whose fields it has.
+    """Return the series from the single iddata struct of a .mat file, or from its fields.
 
     Parameters
     ----------
     path
         The file.
     **settings
-        Of `Series`, in place of what the file has: name, dt, units.
+        Parameters of `Series` that replace those of the file: name, dt, units.
     """
     data = _find_struct(path)
     y = _field(data, "y", "OutputData")
@@ -35,13 +34,13 @@ def read_iddata(path: Path, **settings: Any) -> Series:
         raise ValueError(f"{path} contains frequency-domain data; a model needs time series")
     if np.asarray(y).dtype == object:
         raise ValueError(
-            f"{path} holds {len(y)} experiments: save each in a separate file, s = "
+            f"{path} contains {len(y)} experiments: save each in a separate file, s = "
             "get(getexp(data, k)), and pass a list of series"
         )
     outputs, inputs = (_texts(_field(data, name)) for name in ("OutputName", "InputName"))
     units = [*_texts(_field(data, "OutputUnit")), *_texts(_field(data, "InputUnit"))]
     facts = {"name": _field(data, "Name") or path.stem, "dt": _field(data, "Ts")}
-    if facts["dt"] is None:  # rows at distances of their own
+    if facts["dt"] is None:  # irregular sampling
         facts["time"] = _field(data, "SamplingInstants")
     if len(units) == len(outputs) + len(inputs):
         pairs = zip([*outputs, *inputs], units, strict=True)
@@ -63,7 +62,7 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
     except MemoryError as error:
         raise MemoryError(f"{path} is too large, or damaged: {error}") from None
-    except Exception as error:  # the parser of a damaged file raises whatever it stumbles over
+    except Exception as error:  # the parser raises many types of errors for damaged files
         raise ValueError(
             f"{path} cannot be read as a .mat file: {str(error).strip()}. "
             "It may be damaged, cut short, or of another format"
@@ -82,12 +81,12 @@ def _find_struct(path: Path) -> Mapping[str, Any]:
 
 
 def _field(data: Mapping[str, Any], *names: str) -> Any:
-    """The first of these fields that is not empty; None without one."""
+    """Return the first of these fields that is not empty; None if there is none."""
     return next((data[name] for name in names if np.size(data.get(name, ())) > 0), None)
 
 
 def _texts(cell: Any) -> list[str]:
-    """A cell array of text as a list, with "" for empty text; a single cell is read as its text."""
+    """Return a cell array of text as a list, with "" for empty text."""
     if cell is None:
         return []
     cells = [cell] if isinstance(cell, str) else cell

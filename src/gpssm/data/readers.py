@@ -26,10 +26,10 @@ from gpssm.data.times import DATE, TIME_OF_DAY
 
 Column = str | int
 Columns = list[tuple[str, Any]]  # name and values of every column, in the order of the file
-RawTable = tuple[Columns, Sequence[str]]  # and the units that a file has for them ("" where none)
+RawTable = tuple[Columns, Sequence[str]]  # columns and their units in the file ("" if none)
 
 WHITESPACE = r"\s+"
-COMMENTS = ("#", "%")  # that lines before the data may begin with
+COMMENTS = ("#", "%")  # first characters of comment lines before the data
 MISSING = {"", "na", "n/a", "nan", "null", "none", "<na>"}
 MARKS = MISSING | {
     "-",
@@ -38,8 +38,8 @@ MARKS = MISSING | {
     "bad",
     "error",
     "missing",
-}  # of which a row of units never consists
-FIRST_LINES = 50  # of a file, which show how it is laid out
+}  # words that a row of units never consists of
+FIRST_LINES = 50  # lines of a file by which its layout is detected
 
 
 class Options(NamedTuple):
@@ -214,8 +214,9 @@ def _name(column: Column, names: list[str], path: Path) -> str:
 
 
 def _frame(table: Mapping[str, Any], y: list[str], u: list[str]) -> Any:
-    """Return the chosen columns, which must be distinct and of equal length, and others of that
-    length."""
+    """Return the chosen columns, which must be distinct and of equal length, with others of that
+    length.
+    """
     import pandas
 
     if not y:
@@ -283,7 +284,7 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
         encoding=encoding,
         low_memory=False,
     )
-    # A delimiter at the end of every line makes a last column with neither a name nor a value.
+    # Delimiters at the ends of lines create a last column without name or values.
     filled = np.flatnonzero(frame.notna().any())
     frame = frame.iloc[:, : max(len(names) or 1, *(filled[-1:] + 1))]
     names = names or [""] * frame.shape[1]
@@ -293,7 +294,7 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
             "there are lines above the table, pass their number as skip"
         )
     if frame.iloc[:, -1].isna().any():
-        # pandas fills up with missing values a line that has fewer cells than the others.
+        # pandas fills lines with fewer cells with missing values.
         with path.open(encoding=encoding, newline="") as file:
             rows = _cells(islice(file, start, None), separator)
             for number, cells in enumerate(rows, start=start + 1):
@@ -331,7 +332,7 @@ def _layout(
     if not lines:
         raise ValueError("it has no lines")
     separator = _separator(lines[0][1]) or _separator(lines[-1][1]) or default_separator
-    # Within semicolons, as spreadsheets write them in half of Europe, a comma is the decimal mark.
+    # With semicolons as delimiters, as in many European spreadsheets, a comma is the decimal mark.
     commas = separator == ";" and any("," in line for _, line in lines[1:])
     decimal = "," if commas and options.thousands != "," else "."
     rows = list(_cells((line for _, line in lines), separator))
@@ -346,18 +347,18 @@ def _layout(
     if names:
         if len(rows) == above + 1:
             raise ValueError("it has a header and no rows")
-        # Names may be years, and some may be left out; measurements and marks are none.
+        # Names may be years and may be missing, but are never measurements or markers.
         if any(map(_is_doubtful, names)):
-            _doubt(path, first, f"was taken for the header, {_shown(names)}. If it contains data")
+            _doubt(path, first, f"was used as the header, {_shown(names)}. If it contains data")
         start = lines[above + 1][0] if units else first[0]
         return separator, decimal, names, units, start + 1
     if comments:
         text = comments[0][1].strip().lstrip("".join(COMMENTS)).strip()
         names = _without_blank_end(next(_cells([text], separator)))
         if len(names) == len(_without_blank_end(rows[above])) and all(map(_is_text, names)):
-            _doubt(path, comments[0], f"was taken for the header, {_shown(names)}. If it is none")
+            _doubt(path, comments[0], f"was used as the header, {_shown(names)}. If it is not")
             return separator, decimal, names, [], first[0]
-        message = "and lines like it above were taken for comments. If they are not"
+        message = "and similar lines above were treated as comments. If they are not"
         _doubt(path, comments[0], message)
     return separator, decimal, [], [], first[0] if above or comments else options.skip
 
@@ -371,7 +372,7 @@ def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list
     names, *below = rows[above : above + 3]
     second = below[0] if below else names
     pairs = zip(names, second, strict=False)
-    # A header has text above a number, or is nothing but text.
+    # A header has text above a number, or consists of text only.
     text_above_number = any(_is_text(a) and b and not _is_text(b) for a, b in pairs)
     if not text_above_number and not (any(names) and all(map(_is_text, names))):
         return above, [], []
@@ -486,7 +487,7 @@ def _read_arrays(path: Path, options: Options) -> RawTable:
     for name, array in arrays.items():
         if not (isinstance(array, np.ndarray) and array.dtype.kind in "biuf"):
             continue
-        # pandas takes the machine's byte order; a file may have the other.
+        # pandas requires the native byte order, which the file may not have.
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.ndim == 1 or (array.ndim == 2 and 1 in array.shape):
             table.append((name, _without_marks(array.ravel(), options)))

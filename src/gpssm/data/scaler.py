@@ -11,7 +11,7 @@ from jaxtyping import Float
 from gpssm.data.series import Series, as_list, varying
 
 Scaling = Literal["standard", "scale", "none"]
-FAR = 1e12  # standard deviations from the training data at which nothing can be computed any more
+FAR = 1e12  # standard deviations from the training data beyond which values are rejected
 
 
 @dataclass(frozen=True)

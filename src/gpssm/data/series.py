@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 S = TypeVar("S", bound="Series")
-# A column that varies by less, relative to its size, only holds rounding errors.
+# A column with less variation, relative to its size, contains only rounding errors.
 RELATIVE_SPREAD = 1e-12
 
 

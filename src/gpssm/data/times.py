@@ -1,4 +1,4 @@
-"""Columns of times as users have them: numbers, dates, or text that can be read as dates."""
+"""Columns of times: numbers, dates, or text that can be parsed as dates."""
 
 import re
 import warnings
@@ -21,7 +21,7 @@ REMEDY = (
     "which inserts missing rows with missing outputs, or ignore the times (--time none)"
 )
 
-# The name of a column of times, with a unit perhaps, and how a date and a time of day begin.
+# Patterns for names of columns of times, for dates and for times of day.
 TIME = re.compile(
     r"(t|time|times?tamp|date|datetime|date.?time|seconds)"
     r"([ _]?[\[(]?(s|ms|min|h|d|sec|seconds|hours)[\])]?)?",
@@ -33,19 +33,19 @@ TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}")
 
 @dataclass(frozen=True)
 class Times:
-    """The times of rows, in any order and at any distances.
+    """The times of rows, not necessarily sorted or regular.
 
     Parameters
     ----------
     index : pandas.Index
-        Floats, or dates in nanoseconds, under the name of their column.
+        Floats, or dates in nanoseconds, named after their column.
     """
 
     index: Any
 
     @classmethod
     def of(cls, values: Any, name: str | None = None) -> "Times":
-        """Return numbers, dates, or text that can be read as dates; raise if one is missing."""
+        """Create times from numbers, dates or text; raise if one is missing."""
         import pandas
 
         label = str(name or getattr(values, "name", None) or "time")
@@ -100,18 +100,18 @@ class Times:
 
     @property
     def ticks(self) -> Float[np.ndarray, " T"] | Int[np.ndarray, " T"]:
-        """The numbers; of dates, nanoseconds since 1970 (UTC)."""
+        """The numbers; nanoseconds since 1970 (UTC) for dates."""
         return self.index.asi8 if self.dates else self.index.to_numpy()
 
     def calendars(self) -> list[str]:
-        """Pandas' names of frequencies that increasing dates may have on the clock of the wall."""
+        """Return pandas names of frequencies that increasing dates may have in local time."""
         import pandas
 
         wall = self.index.tz_localize(None)
         names = []
         if len(wall) > 2:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it will not be text in a later version
+                warnings.simplefilter("ignore")  # about a change in a later version
                 frequency = pandas.infer_freq(wall)
             names = [] if frequency is None else [getattr(frequency, "freqstr", frequency)]
         first, second = wall[:2].to_numpy().astype("datetime64[D]")
@@ -123,7 +123,7 @@ class Times:
         return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
 
     def complaint(self) -> str:
-        """What is wrong with the first row that is not a step after the one before."""
+        """Return an error message for the first row that is not one step after the previous row."""
         gaps = np.diff(self.ticks)
         step = float(np.median(gaps))
         wrong = np.flatnonzero((gaps <= 0) | off_step(gaps))
@@ -151,26 +151,28 @@ class Times:
         return str(self.index[row]) if self.dates else number_text(self.index[row], 1)
 
     def length(self, gap: float) -> str:
-        """A distance between times for people."""
+        """Return a distance between times as text."""
         return f"{gap / SECOND:g} s" if self.dates else f"{gap:g}"
 
 
-JITTER = 0.1  # of a step, by which a time may miss the grid
+JITTER = 0.1  # tolerated deviation of times from the grid, in steps
 
 
 def off_step(gaps: np.ndarray) -> np.ndarray:
-    """Which of the distances between rows differ from their median by more than two jitters."""
+    """Return which distances between rows differ from their median by more than twice the
+    jitter.
+    """
     step = np.median(gaps)
     return np.abs(gaps - step) > 2 * JITTER * step
 
 
 def off_grid(ticks: np.ndarray) -> np.ndarray:
-    """How far times are from those at equal distances between the first and the last."""
+    """Return the deviations of times from equal spacing between the first and the last."""
     return np.abs(ticks - ticks[0] - np.linspace(0, ticks[-1] - ticks[0], len(ticks)))
 
 
 def number_text(value: float, step: float) -> str:
-    """A number with as many digits as tell it from the next one a step away."""
+    """Return a number with enough digits to distinguish it from the next one a step away."""
     digits = 6
     if value and step:
         digits = max(6, int(np.ceil(np.log10(abs(value) / step))) + 2)
@@ -178,9 +180,9 @@ def number_text(value: float, step: float) -> str:
 
 
 def is_time(column: "pd.Index | pd.Series") -> bool:
-    """Whether a column holds times: dates, or numbers under a name such as time, t or timestamp.
+    """Return whether a column contains times: dates, or numbers with a name such as time or t.
 
-    Text counts if its first entry begins with a date.
+    Text counts as times if its first entry begins with a date.
     """
     from pandas.api import types
 
@@ -195,7 +197,7 @@ def is_time(column: "pd.Index | pd.Series") -> bool:
 
 
 def is_time_of_day(column: "pd.Series") -> bool:
-    """Whether the first entry of a column is text, or an object, that begins like 12:30."""
+    """Return whether the first entry of a column begins with a time of day such as 12:30."""
     return column.dtype.kind in "OTU" and _begins_with(column, TIME_OF_DAY)
 
 
@@ -205,22 +207,22 @@ def _begins_with(column: "pd.Index | pd.Series", pattern: re.Pattern[str]) -> bo
 
 
 def join_date_and_time(date: "pd.Series", time: "pd.Series") -> "pd.Series":
-    """A column of dates and one of times of the day as one of texts."""
+    """Join a column of dates and a column of times of day as text."""
     days = date.astype(str).str.replace(r"[ T]00:00(:00)?$", "", regex=True)
     return (days + " " + time.astype(str).str.strip()).rename(date.name)
 
 
 def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None) -> Any:
-    """Dates read with the day first or not, in a time zone if they have none.
+    """Parse dates, and localise those without a time zone.
 
     Parameters
     ----------
     times
-        Dates, or texts that can be read as dates.
+        Dates, or text that can be parsed as dates.
     dayfirst
         See `read_dates`.
     zone
-        Name of a time zone. Of an hour that occurs twice, the order of the rows tells which it is.
+        Name of a time zone. Ambiguous hours are resolved by the order of the rows.
     """
     import pandas
 
@@ -239,19 +241,19 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
         return index
     try:
         pandas.Timestamp("2024-01-01", tz=zone)
-    except Exception as error:  # of many kinds
+    except Exception as error:  # of many types
         raise ValueError(
             f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r} ({error})"
         ) from None
     settings: Any = {"nonexistent": "shift_forward"}
     try:
         return index.tz_localize(zone, ambiguous="infer", **settings)
-    except ValueError:  # the order of the rows does not tell
+    except ValueError:  # the order of the rows does not resolve it
         return index.tz_localize(zone, ambiguous=np.ones(len(index), bool), **settings)
 
 
 def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) -> "pd.DatetimeIndex":
-    """Text as dates, all of them in one way.
+    """Parse text as dates, with the same format for all.
 
     Where 01/02/2024 could be January or February, the reading that makes the times regular is
     taken; if that does not decide, the day comes first in 01.02.2024 and the month in 01/02/2024,

@@ -32,7 +32,7 @@ from gpssm.posterior.rollout import (
 from gpssm.posterior.stack import draws_outputs
 from gpssm.posterior.validation import TRAINING
 
-LEAD = 10  # rows at the beginning of a series in which a filter settles
+LEAD = 10  # rows at the start of a series in which a filter converges
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class Backtest:
         steps = self.by_step().loc[shown]
         pages = [figure_table(steps, "step", "over origins, by step ahead")]
         if self.series.output_dim > 1:
-            # Errors in different units have no mean.
+            # Errors in different units cannot be averaged.
             origins = origins.drop(columns=list(MIXED_UNITS.intersection(origins)))
             units = "in standard deviations of the training outputs"
             pages = [

@@ -176,10 +176,10 @@ def forecast_rows(
 ) -> Forecast:
     """Forecast under inputs `u` (a Series or an array), with fewer paths if they are long."""
     steps = horizon or (HORIZON if u is None else len(u))
-    # More values do not fit where paths are sorted and scored.
+    # More values would exceed the memory for sorting and scoring.
     paths = max(min(num_paths, int(2e7 / (steps * len(posterior.dataset.outputs)))), 2)
     inputs = u if posterior.dataset.inputs else None
-    with warnings.catch_warnings(action="ignore"):  # a check tells of paths that left
+    with warnings.catch_warnings(action="ignore"):  # a check reports paths that left
         return posterior.forecast(steps, inputs, num_paths=paths, seed=seed)
 
 
@@ -191,7 +191,7 @@ def label(method: str) -> str:
 def choose_rows(last: Series, test: Series | None) -> RollingRows:
     """Return the test rows if they contain outputs, otherwise the end of the last training
     series."""
-    # A filter's time grows with the rows. One that starts afresh has settled after a third.
+    # The cost of a filter grows with the rows; a new filter has converged after a third.
     rows = last[-180:]
     start = len(rows) // 3
     held_out = test is not None and np.isfinite(test.y).any()
@@ -204,7 +204,7 @@ def choose_rows(last: Series, test: Series | None) -> RollingRows:
 
 def roll(posterior: Forecaster, judged: RollingRows) -> Backtest:
     """Return rolling forecasts along the rows for the evaluation."""
-    # Paths that left are told of beside the forecast.
+    # Paths that left are reported with the forecast.
     with warnings.catch_warnings(action="ignore"):
         return backtest(
             posterior,

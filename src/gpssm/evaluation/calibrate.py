@@ -71,7 +71,7 @@ def calibrate(
         if isinstance(item.model.likelihood, Poisson | Bernoulli):
             name = type(item.model.likelihood).__name__
             raise TypeError(
-                f"the outputs of a {name} likelihood are not numbers on a line: paths cannot be "
+                f"the outputs of a {name} likelihood are discrete, so that paths cannot be "
                 "stretched"
             )
     seed = posterior.seed if seed is None else check_seed(seed)
@@ -96,9 +96,7 @@ def measure(
     of rows between two origins."""
     for rows in fold.rest.values():
         if len(rows) < FEWEST_ROWS:
-            raise ValueError(
-                f"calibrate needs {FEWEST_ROWS} rows or more to forecast; got {len(rows)}"
-            )
+            raise ValueError(f"calibrate needs at least {FEWEST_ROWS} rows; got {len(rows)}")
     plain = dataclasses.replace(posterior, calibration=None)
     return [
         (needed_factors(rolling.forecast, rolling.rows.y)[None], rolling.spacing)

@@ -190,7 +190,7 @@ def check_drift(residuals: Residuals) -> Iterator[Check]:
                 f"Drift of {output}",
                 "caution",
                 f"{percent(drift.share)} of the variance of one-step errors",
-                "The system changes along the record: fit its recent rows only, or let the model "
+                "The system changes along the record: fit only its recent rows, or let the model "
                 "forget old ones, posterior.learn(rows, forgetting='auto').",
                 ONE_STEP,
             )
@@ -245,7 +245,7 @@ def check_worth(rolling: RollingComparison) -> Check:
     protocol = rolling.judged.protocol
     if best is None:
         words = "There is no baseline to compare with."
-        return Check("Worth it", "unknown", "no baseline", words, protocol)
+        return Check("Simpler models", "unknown", "no baseline", words, protocol)
     gain = 1 - model.loss / best.loss
     differences = model.losses - best.losses
     differences = differences[np.isfinite(differences)]

@@ -85,7 +85,7 @@ def informative(
     paths = max(num_paths, draws)
     owner = np.arange(paths) * draws // paths
     scale = np.array(dataset.scaler.output_std)
-    # The noises of what one wants to know are not those of the experiment.
+    # The target has other random numbers than the experiments.
     wanted = fewer.rollout(paths, seed=seed + 1_000_003, noise=False)
     aims = list(plans.values()) if target is None else [dataset.inputs_ahead(target)[0]]
     Z = np.concatenate([_outputs(wanted, plan) / scale for plan in aims], axis=1)

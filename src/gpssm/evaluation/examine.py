@@ -1,7 +1,7 @@
 """Compute all results that a report, a run folder and the command line show of a fit.
 
-    found = examine(posterior, test)
-    found.checks, found.scores, found.forecasts
+    examination = examine(posterior, test)
+    examination.checks, examination.scores, examination.forecasts
 
 There are three protocols, and each result names its protocol: the *forecast* of the held-out rows
 from the end of the training data; *rolling* forecasts along these rows, each from the data before

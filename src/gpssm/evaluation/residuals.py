@@ -31,7 +31,7 @@ from gpssm.data.series import Series
 from gpssm.posterior.stack import Forecaster
 
 LAGS = 20
-ROWS = 1000  # of a series that are looked at, the first ones
+ROWS = 1000  # maximum number of rows of a series, from the first
 
 
 class Correlation(NamedTuple):

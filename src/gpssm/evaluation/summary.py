@@ -294,12 +294,9 @@ class Summary:
             "In parentheses: share of the output's variance.",
             "",
             *_table(rows, errors),
-            (
-                "Both errors are for the same rows. In parentheses: the fit, 100 % for zero "
-                "error and 0 %"
-            ),
-            "for the error of the mean. Last two columns: the steps after which a simulation is as",
-            "uncertain as half and 90 % of the spread.",
+            "Both errors are for the same rows. In parentheses: the fit, 100 % for zero",
+            "error and 0 % for the error of the mean. Last two columns: the steps after",
+            "which a simulation is as uncertain as half and 90 % of the spread.",
             f"{percent(training.covered)} of the outputs lie inside the 90 % intervals of the "
             "simulations.",
         ]

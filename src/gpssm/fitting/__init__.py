@@ -1,1 +1,1 @@
-"""From data to draws: chains, checkpoints, progress, the loop, `fit` and `update`."""
+"""Fits: the comparison of starts and models, and the fit of one or many series."""

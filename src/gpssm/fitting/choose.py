@@ -1,24 +1,23 @@
-"""The choice of start, process noise and emission by forecasts inside the training rows.
+"""The choice of start, process noise and emission by forecasts within the training rows.
 
 A quarter of every series is held out, once at its end and once at its beginning. In each of the two
-folds a candidate is started on the other rows, runs a short chain, and forecasts the held-out rows
-from many origins; a filter finds the state, and the functions stay as learned:
+folds, a short chain of the candidate is run on the other rows and forecasts the held-out rows from
+many origins. A filter estimates the state; the functions remain fixed:
 
     rolling   the mean CRPS of the first 30 steps, over all origins
     run       the mean CRPS of simulations to the end, over the origins in the first half
 
-Both are in standard deviations of the outputs. The score is √(rolling · run), and its geometric
-mean over the folds: being twice as good in one of them outweighs being less than twice as bad in
-another, whatever their scale.
+Both are in standard deviations of the outputs. The score is √(rolling · run), averaged over the
+folds by the geometric mean, so that relative improvements count equally in all folds.
 
-All starts are compared first, with free process noise. Then smaller and smaller noise levels are
-tried from the best of them as long as the score improves. Only rows that `fit` receives are used.
-Chains of all candidates and folds share their compiled programs, since the folds are equally long.
+First, all starts are compared with free process noise. Then decreasing noise levels are tried for
+the best start as long as the score improves. Only rows passed to `fit` are used. The chains of all
+candidates and folds share compiled programs, since the folds have equal lengths.
 
-The chains of the fit are then shared out. The first begins at the best candidate's start. Each
-further one begins at the start of the candidate whose forecasts, mixed with those of the chains
-before it, have the best score (Caruana et al. 2004). Candidates that are about as good but err in
-different places are thus mixed, and a candidate that is far better gets all chains.
+The chains of the fit are then distributed. The first starts from the best candidate. Each further
+chain starts from the candidate whose forecasts, mixed with those of the previous chains, have the
+best score (Caruana et al. 2004). Candidates of similar quality whose errors occur in different
+places are thus mixed, and a candidate that is far better gets all chains.
 """
 
 import dataclasses
@@ -54,7 +53,7 @@ from gpssm.starts.physics import Physics
 from gpssm.starts.shooting import shoot
 from gpssm.starts.start import SMALL, STARTS, NoiseRegime, make_starts, with_noise
 
-# Random stream of the parts of a model, in place of a chain's number.
+# Random stream of the parts of a model, which replaces the number of a chain.
 MODEL_STREAM = 2**32 - 1
 
 
@@ -64,9 +63,9 @@ class Verdict(NamedTuple):
     Parameters
     ----------
     rolling
-        Of the first steps from every origin.
+        Mean CRPS of the first steps from every origin.
     run
-        Of simulations to the end of the rows.
+        Mean CRPS of simulations to the end of the rows.
     """
 
     rolling: float
@@ -74,13 +73,13 @@ class Verdict(NamedTuple):
 
     @property
     def score(self) -> float:
-        """√(rolling · run), infinite where it is not a number."""
+        """√(rolling · run), or infinity if it is not a number."""
         score = math.sqrt(self.rolling * self.run)
         return score if math.isfinite(score) else math.inf
 
 
-# A short chain learns the optimised leaves during this warm-up, of which it runs SKIP iterations at
-# most, and is then judged by NUM_DRAWS draws, THIN iterations apart.
+# A short chain learns the optimised leaves during this warm-up, of which it runs at most SKIP
+# iterations, and is then scored by NUM_DRAWS draws, THIN iterations apart.
 WARMUP = 200
 SKIP = 80
 NUM_DRAWS = 24
@@ -95,7 +94,7 @@ class ShortChain:
     settings
         The settings of the method.
     start
-        Where the chain starts.
+        The start of the chain.
     scaler
         The scaler of the fold's series.
     fold
@@ -113,11 +112,11 @@ class ShortChain:
         series = list(self.dataset.scaled)
         self.chains = Chains(settings, [start], series, seed, 1, "map", NUM_DRAWS)
         self.carry = self.chains.start(pilot=False)
-        # Compile the program before chains run at the same time, or each of them would compile it.
+        # Compile the program before chains run in parallel, or each of them would compile it.
         self.chains.advance(self.carry, 1, 0, 1, keep=False)
 
     def draws_at_start(self) -> Draw:
-        """Draws with the states and parameters of the start, and weights given these."""
+        """Return draws with the states and parameters of the start, and weights given these."""
         draws: Any = [
             self.chains.advance(self.carry, 1 + number, 1, 0, keep=True)[1].draws
             for number in range(NUM_DRAWS)
@@ -131,20 +130,20 @@ class ShortChain:
         return cast(Draw, draws)
 
     def posterior(self, draws: Draw) -> Posterior:
-        """The posterior of these draws, for forecasts only."""
-        # Leaves that are still being optimised have their last values in all draws.
+        """Return the posterior of these draws, for forecasts only."""
+        # Leaves that are still being optimised take their last values in all draws.
         leaves = {name: np.asarray(draws.leaves[name]) for name in self.model.leaves("optimise")}
         last: Any = {
             name: np.broadcast_to(leaf[:, -1:], leaf.shape) for name, leaf in leaves.items()
         }
         model, draws = absorb_common([self.model], draws._replace(leaves=draws.leaves | last))
-        info: Any = None  # forecasts need no figures of the sampler
+        info: Any = None  # forecasts need no diagnostics
         seconds = Seconds(0, 0, 0)
         return Posterior(model, draws, info, info, self.dataset, Spec(), seconds, self.seed)
 
 
 def judge(members: Sequence[Sequence[Errors]]) -> Verdict:
-    """Judge the mixture of the forecasts of one or more candidates.
+    """Score the mixture of the forecasts of one or more candidates.
 
     Parameters
     ----------
@@ -167,47 +166,47 @@ def judge(members: Sequence[Sequence[Errors]]) -> Verdict:
 
 
 def _mean_observed(crps: Float[np.ndarray, "H Dy"]) -> float:
-    """The mean of the entries that are not NaN, and NaN where no entry is finite."""
+    """Return the mean of the entries that are not NaN, or NaN if no entry is finite."""
     return float(np.nanmean(crps)) if np.isfinite(crps).any() else math.nan
 
 
 def competitors(series: Sequence[Series]) -> list[str]:
-    """The names of the starts that are compared by default.
+    """Return the names of the starts that are compared by default.
 
-    Without inputs the simulation of a linear model dies away, or oscillates for ever. With inputs
-    it is a worse start than what shooting makes of it.
+    Without inputs, simulations of a linear model decay or oscillate forever. With inputs, shooting
+    from the output-error fit gives a better start than the fit itself.
     """
     return ["em", "output-error+shooting" if series[0].input_dim > 0 else "em+shooting"]
 
 
-# Non-negative outputs whose minimum is below this share of their maximum may have lost a sign.
+# Non-negative outputs whose minimum is below this share of their maximum may be absolute values.
 NEAR_ZERO = 0.05
 
 
 def may_be_rectified(series: Sequence[Series]) -> bool:
-    """Whether outputs touch zero and never go below, as the absolute value of a signal does."""
+    """Return whether outputs reach zero but are never negative, like an absolute value."""
     y = np.concatenate([item.y for item in series])
     lowest, highest = np.nanmin(y, 0), np.nanmax(y, 0)
     return series[0].input_dim > 0 and bool(np.all((lowest >= 0) & (lowest <= NEAR_ZERO * highest)))
 
 
 class StartChoice(NamedTuple):
-    """What a fit begins with, and how it was chosen.
+    """The starts of a fit, and how they were chosen.
 
     Parameters
     ----------
     spec
-        The settings of the fit, all of them resolved.
+        The resolved settings of the fit.
     starts
         The start of each chain, or one for all.
     scaler, series
         The scaler that suits the likelihood, and the series scaled by it.
     comparison
-        A row for every candidate, best first; empty without a comparison.
+        One row per candidate, best first; empty without a comparison.
     held_out
-        The posteriors of the best candidate's short chains, each with the fold it was judged on.
+        The posteriors of the best candidate's short chains, each with its fold.
     separate
-        Whether each chain has a separate start, so that chains share no part of the warm-up.
+        Whether each chain has a separate start; chains then share no part of the warm-up.
     """
 
     spec: Spec
@@ -227,9 +226,9 @@ class StartComparison(NamedTuple):
     candidates
         The candidate of each chain of the fit, the best first.
     rows
-        A row for every candidate, best first.
+        One row per candidate, best first.
     notes
-        What there is to say about the best.
+        Messages about the best candidate.
     held_out
         The posteriors of the best candidate's short chains, with their folds.
     """
@@ -241,16 +240,16 @@ class StartComparison(NamedTuple):
 
 
 def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
-    """Choose where each chain starts: as the spec says, or by comparing what it leaves open.
+    """Choose the start of each chain, as specified or by a comparison.
 
     Parameters
     ----------
     spec
-        The settings of the fit, with sizes that are numbers.
+        The settings of the fit, with resolved sizes.
     series
-        The training experiments in the user's units, with inputs as they arrive.
+        The training experiments in the user's units, with delayed inputs.
     runtime
-        Its number of chains, seed and progress are used.
+        The runtime, of which num_chains, seed and progress are used.
 
     Returns
     -------
@@ -293,7 +292,7 @@ def choose_starts(spec: Spec, series: Sequence[Series], runtime: Runtime) -> Sta
 def _candidates_of_chains(
     spec: Spec, series: Sequence[Series], runtime: Runtime, key: PRNGKeyArray
 ) -> StartComparison:
-    """The candidate of each chain: as named, the only one, or by comparison."""
+    """Return the candidate of each chain: as named, the only one, or by comparison."""
     num_chains = runtime.num_chains
     candidates = first_candidates(spec, series)
     if _names_chains(spec):
@@ -309,17 +308,17 @@ def _candidates_of_chains(
 
 
 def _names_chains(spec: Spec) -> bool:
-    """Whether the spec names the start and the noise of each chain."""
+    """Return whether the spec has the start and the noise of each chain."""
     return isinstance(spec.start, tuple) and isinstance(spec.start[0], ChainStart)
 
 
 def has_own_start(spec: Spec) -> bool:
-    """Whether the method makes its model from the data alone, as the baselines do."""
+    """Return whether the method builds its model from the data alone, like the baselines."""
     return type(spec.settings).prepare is not MethodSettings.prepare
 
 
 def start_names(spec: Spec, series: Sequence[Series]) -> list[str] | None:
-    """The names of the starts to compare, or of the only one; None where the spec has states."""
+    """Return the names of the starts to compare, or the only one; None if the spec has states."""
     prepared = has_own_start(spec)
     if isinstance(spec.start, str):
         if spec.start != "auto":
@@ -338,17 +337,17 @@ def start_names(spec: Spec, series: Sequence[Series]) -> list[str] | None:
         )
     if prepared and names != ["em"]:
         raise ValueError(
-            f"{type(spec.settings).__name__} has its own start: leave out start={spec.start!r}."
+            f"{type(spec.settings).__name__} determines its start: omit start={spec.start!r}."
         )
     return names
 
 
-# √Q of the regimes that follow the free one, each tried if the one before was an improvement.
+# √Q of the regimes after the free one, each tried if the previous one was an improvement.
 NOISES = (0.02, SMALL)
 
 
 def candidate_noises(spec: Spec, compared: bool) -> list[NoiseRegime | float]:
-    """Regimes of the process noise, the first for all starts, the others for the best only.
+    """Return regimes of the process noise: the first for all starts, the others for the best one.
 
     Parameters
     ----------
@@ -360,7 +359,7 @@ def candidate_noises(spec: Spec, compared: bool) -> list[NoiseRegime | float]:
     Returns
     -------
     list of {"free", "small"} or float
-        A float is √Q for states of unit scale.
+        The regimes; a float is √Q for states of unit scale.
     """
     if spec.noise == "auto":
         return ["free", *NOISES] if compared else ["free"]
@@ -368,7 +367,7 @@ def candidate_noises(spec: Spec, compared: bool) -> list[NoiseRegime | float]:
 
 
 def first_candidates(spec: Spec, series: Sequence[Series]) -> list[Spec]:
-    """The candidates that are compared first: every start under every emission, with one noise."""
+    """Return the first candidates: every start with every emission and one noise regime."""
     names = start_names(spec, series) or []
     if _names_chains(spec):
         emission = _emissions(spec, series, False)[0]
@@ -383,22 +382,22 @@ def first_candidates(spec: Spec, series: Sequence[Series]) -> list[Spec]:
         spec.replace(start=name, noise=noise, likelihood=emission)
         for emission in emissions
         for name in names
-        # Behind a link that loses the sign, the linear fit `em` is that of output-error.
+        # For a link that loses the sign, the linear fit `em` is that of output-error.
         if not (name == "em+shooting" and len(emissions) > 1 and emission in ("abs", "square"))
     ]
 
 
 def _emissions(spec: Spec, series: Sequence[Series], compared: bool) -> list[str | Likelihood]:
-    """The emissions to compare, or the only one."""
+    """Return the emissions to compare, or the only one."""
     if not (isinstance(spec.likelihood, str) and spec.likelihood == "auto"):
         return [spec.likelihood]
     return ["gaussian", "abs"] if compared and may_be_rectified(series) else ["gaussian"]
 
 
 def starts_of(candidates: Sequence[Spec], series: list[Series], key: PRNGKeyArray) -> list[Start]:
-    """The start of each chain on scaled series.
+    """Return the start of each chain on scaled series.
 
-    Chains with the same start share it, but after shooting each chain has its own random numbers.
+    Chains with the same start share it, but shooting uses separate random numbers for each chain.
 
     Parameters
     ----------
@@ -407,7 +406,7 @@ def starts_of(candidates: Sequence[Spec], series: list[Series], key: PRNGKeyArra
     series
         The scaled series.
     key
-        Random numbers of the first chain, of which those of the others follow.
+        Random key of the first chain, from which those of the others are derived.
 
     Returns
     -------
@@ -426,7 +425,7 @@ def starts_of(candidates: Sequence[Spec], series: list[Series], key: PRNGKeyArra
 
 
 def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> StartChoice:
-    """The start at the user's states, one path for each series."""
+    """Return the start from the user's states, one path for each series."""
     emission = _emissions(spec, series, False)[0]
     spec = spec.replace(likelihood=emission, noise=candidate_noises(spec, False)[0])
     scaler, scaled = spec.scale(series)
@@ -445,7 +444,7 @@ def _from_states(spec: Spec, series: Sequence[Series], key: PRNGKeyArray) -> Sta
 
 
 def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
-    """The start that the user's physics describes."""
+    """Return the start from the user's physics."""
     if not isinstance(spec.physics, Physics):
         raise TypeError(
             "physics is not stored in files: pass it again, gpssm.fit(data, "
@@ -460,12 +459,12 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
     }
     if any(getattr(spec, name) != value for name, value in standard.items()):
         raise ValueError(
-            "physics determines the model: leave out kernel, mean, basis, wiring and coupling."
+            "physics determines the model: omit kernel, mean, basis, wiring and coupling."
         )
     names_start = isinstance(spec.start, str) and spec.start in ("auto", "shooting")
     if not names_start or spec.likelihood not in ("auto", "gaussian"):
         raise ValueError(
-            "physics determines the starting states and the emission: leave out likelihood and "
+            "physics determines the starting states and the emission: omit likelihood and "
             "start, or use start='shooting' to fit parameters and states to windows of the data "
             "first."
         )
@@ -486,7 +485,9 @@ def _from_physics(spec: Spec, series: Sequence[Series]) -> StartChoice:
 
 
 def _inherited(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartChoice:
-    """The start of a fit with a posterior as its prior, which determines all but the states."""
+    """Return the start of a fit with a posterior as its prior, which determines all but the
+    states.
+    """
     prior: Posterior = spec.prior
     scaler = prior.dataset.scaler
     scaled = [scaler.scale(item) for item in series]
@@ -496,20 +497,20 @@ def _inherited(spec: Spec, series: Sequence[Series], runtime: Runtime) -> StartC
 
 
 class Trial(NamedTuple):
-    """The chains of one candidate, their posteriors, and the errors of these; each by fold."""
+    """The chains of one candidate, their posteriors and forecast errors, by fold."""
 
     chains: list[ShortChain]
     posteriors: list[Posterior]
     errors: list[list[Errors]]
 
 
-# A chain from another start makes the posterior one of separate models. It must lower the score to
-# this share, unless models are separate in any case, as they are after shooting.
+# A chain from another start makes the chains separate models. It must lower the score to this
+# share, unless models are separate in any case, as after shooting.
 GAIN = 0.95
 
 
 class Trials:
-    """The trials of candidates on all folds, and how they forecast.
+    """The trials of candidates on all folds, and their scores.
 
     Parameters
     ----------
@@ -518,22 +519,22 @@ class Trials:
     seed
         Seed of chains and forecasts.
     key
-        Random numbers of the starts.
+        Random key of the starts.
     """
 
     def __init__(self, series: Sequence[Series], seed: int, key: PRNGKeyArray) -> None:
         self.seed = seed
         self.key = key
         self.folds = make_folds(series)
-        # By the linear method or the start, and the emission: candidates share them.
+        # By linear method or start, and emission, as candidates share them.
         self.linear: dict[tuple[Any, str], list[LinearFit]] = {}
         self.starts: dict[tuple[str, str], list[Start]] = {}
-        self.results: dict[Spec, Trial] = {}  # of candidates that did not fail
+        self.results: dict[Spec, Trial] = {}  # of candidates that have not failed
         self.rows: dict[Spec, dict[str, Any]] = {}
-        self.announce: Callable[[str], None] = lambda message: None  # shows what is tried next
+        self.announce: Callable[[str], None] = lambda message: None  # announces the next candidate
 
     def run(self, candidate: Spec) -> None:
-        """Run the chains of a candidate, and judge their forecasts."""
+        """Run the chains of a candidate, and score their forecasts."""
         began = time.process_time()
         row = candidate_row(candidate)
         behind = "" if row["likelihood"] == "gaussian" else f", {row['likelihood']}"
@@ -560,24 +561,24 @@ class Trials:
         self.rows[candidate] = row
 
     def ranked(self) -> list[Spec]:
-        """The candidates by score, the best first, and of equal ones the earlier first."""
+        """Return the candidates by score, the best first; for equal scores, the earlier first."""
         return sorted(self.rows, key=lambda candidate: self.rows[candidate]["score"])
 
     def score(self, mixture: Sequence[Spec]) -> float:
-        """The score of the mixture of these candidates' forecasts, with equal weights."""
+        """Return the score of the equally weighted mixture of these candidates' forecasts."""
         folds = zip(*(self.results[candidate].errors for candidate in mixture), strict=True)
         return _geometric_mean([judge(fold).score for fold in folds])
 
     def share_out(self, num_chains: int) -> list[Spec]:
-        """The candidate of each chain, the best first.
+        """Return the candidate of each chain, the best first.
 
         Each chain after the first gets the candidate that improves the mixture most, or the best
-        one again where no candidate is worth it.
+        one again if none improves it enough.
         """
         best = self.ranked()[0]
         mixture = [best]
         gain = 1.0 if STARTS[best.start].shooting else GAIN
-        # Models of chains may differ in the values of their arrays only: the emission is the same.
+        # Models of chains may differ only in the values of their arrays: the emission is the same.
         rivals = [
             candidate for candidate in self.results if candidate.likelihood is best.likelihood
         ]
@@ -588,19 +589,19 @@ class Trials:
         return sorted(mixture, key=mixture.index)
 
     def at_start(self, candidate: Spec) -> float:
-        """The mean CRPS of simulations of the start itself."""
+        """Return the mean CRPS of simulations of the start itself."""
         chains = self.results[candidate].chains
         errors, _ = self._errors([chain.posterior(chain.draws_at_start()) for chain in chains])
         return _geometric_mean([judge([fold]).run for fold in errors])
 
     def _errors(self, posteriors: Sequence[Posterior]) -> tuple[list[list[Errors]], list[float]]:
-        """The errors of each fold's forecasts, and the share of their paths that left."""
+        """Return the forecast errors of each fold, and the share of paths that left."""
         pairs = zip(posteriors, self.folds, strict=True)
         results = [held_out_errors(posterior, fold, self.seed) for posterior, fold in pairs]
         return [errors for errors, _ in results], [share_left for _, share_left in results]
 
     def _begin(self, candidate: Spec) -> list[ShortChain]:
-        """A chain at the candidate's start, on each of the folds."""
+        """Return a chain from the candidate's start for each fold."""
         scaled = [candidate.scale(fold.series) for fold in self.folds]
         starts = self._starts(candidate, [series for _, series in scaled])
         settings = dataclasses.replace(candidate.settings, num_warmup=WARMUP)
@@ -612,7 +613,7 @@ class Trials:
         return chains
 
     def _starts(self, candidate: Spec, folds: list[list[Series]]) -> list[Start]:
-        """The candidate's start on the scaled series of each fold."""
+        """Return the candidate's start on the scaled series of each fold."""
         name = candidate.start
         linear = STARTS[name].linear
         emission = candidate_row(candidate)["likelihood"]
@@ -627,13 +628,13 @@ class Trials:
 
 
 def candidate_row(candidate: Spec) -> dict[str, Any]:
-    """Start, noise and emission of a candidate, for a table."""
+    """Return start, noise and emission of a candidate, for a table."""
     likelihood = candidate.likelihood
     name = likelihood if isinstance(likelihood, str) else type(likelihood).__name__
     return {"start": candidate.start, "noise": candidate.noise, "likelihood": name}
 
 
-# A fit whose simulations have more than this times the CRPS of its start's is called worse than it.
+# A fit is reported as worse than its start if its simulations have more than this times the CRPS.
 WORSE = 1.1
 
 
@@ -641,19 +642,19 @@ WORSE = 1.1
 def compare_candidates(
     trials: Trials, first: Sequence[Spec], noises: Sequence[NoiseRegime | float], num_chains: int
 ) -> StartComparison:
-    """Run and judge the candidates, and share the chains of the fit out among them.
+    """Run and score the candidates, and distribute the chains of the fit among them.
 
     Parameters
     ----------
     trials
-        Runs and judges candidates.
+        The object that runs and scores candidates.
     first
-        The candidates that are compared first.
+        The first candidates.
     noises
-        Regimes of the process noise: the first is that of these candidates, the others are tried
-        for the best of them only.
+        Regimes of the process noise: the first is that of the first candidates, the others are
+        tried only for the best of them.
     num_chains
-        Number of chains to share out.
+        Number of chains to distribute.
 
     Returns
     -------
@@ -667,7 +668,7 @@ def compare_candidates(
         raise RuntimeError(
             "every candidate start failed on the reduced training sets. "
             + " ".join(f"{name}: {reason}." for name, reason in reasons.items())
-            + " Name a start, such as start='em', to use it on all rows"
+            + " Pass a start, such as start='em', to use it on all rows"
         )
     best = trials.ranked()[0]
     quieter = [best.replace(noise=noise) for noise in noises[1:]]
@@ -693,12 +694,12 @@ def compare_candidates(
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    """(Π_i v_i)^{1/n} of n values."""
+    """Return (Π_i v_i)^{1/n} of n values."""
     return float(np.exp(np.mean(np.log(values))))
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with None for figures that are not finite, which JSON has no numbers for."""
+    """Return the row with None for numbers that are not finite, which JSON does not support."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""From data to a posterior: align, resolve, choose the starts, run the chains."""
+"""The function `fit`, from data to a posterior."""
 
 import dataclasses
 import inspect

@@ -83,7 +83,7 @@ class GPSSMForecaster(BaseForecaster):
         "capability:update": True,
         "requires-fh-in-fit": False,
     }
-    # The rows are in `_rows`; sktime need not keep them too.
+    # The rows are stored in `_rows`, so that sktime need not store them too.
     _config = {"remember_data": False}  # noqa: RUF012
     _y = None
     _X = None
@@ -134,7 +134,7 @@ class GPSSMForecaster(BaseForecaster):
     ) -> pd.DataFrame:
         quantiles = np.quantile(self._paths(fh, X), alpha, axis=0, method="weibull")
         columns = pd.MultiIndex.from_product([self._get_varnames(), alpha])
-        # (alpha, step, output) → one row per step, the probabilities of each output side by side
+        # (alpha, step, output) → one row per step, the probabilities of each output as columns
         values = quantiles.transpose(1, 2, 0).reshape(quantiles.shape[1], -1)
         return pd.DataFrame(values, fh.to_absolute_index(self.cutoff), columns)
 
@@ -143,14 +143,14 @@ class GPSSMForecaster(BaseForecaster):
         return pd.DataFrame(values, index, self._get_varnames())
 
     def _paths(self, fh: ForecastingHorizon, X: pd.DataFrame | None) -> Float[np.ndarray, "S H Dy"]:
-        """Paths of the outputs at the steps of a horizon."""
+        """Return paths of the outputs at the steps of a horizon."""
         y_seen, _ = self._rows
         origin = int((y_seen.index <= self.cutoff[0]).sum())
         steps = np.asarray(fh.to_relative(self.cutoff).to_numpy(), dtype=int)
         if steps.min() <= -origin:
             raise ValueError(
                 f"the horizon begins {-steps.min()} steps before the cutoff, and only {origin} "
-                "rows have been seen: leave out what is before the first"
+                "rows have been seen: omit steps before the first row"
             )
         options = {"num_paths": self.num_paths, "seed": self.seed}
         paths = np.empty((self.num_paths, len(steps), y_seen.shape[1]))
@@ -172,7 +172,9 @@ class GPSSMForecaster(BaseForecaster):
     def _inputs(
         self, horizon: int, X: pd.DataFrame | None
     ) -> tuple[int, Float[np.ndarray, "K Du"] | None]:
-        """The number of steps ahead, and the rows of X at them, up to the last row that X has."""
+        """Return the number of steps ahead, and the rows of X at these steps, as far as X has
+        them.
+        """
         if X is None or not self.posterior_.dataset.inputs:
             return horizon, None
         index = ForecastingHorizon(np.arange(1, horizon + 1)).to_absolute_index(self.cutoff)
@@ -181,13 +183,13 @@ class GPSSMForecaster(BaseForecaster):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Settings for sktime's own tests: naive models, which take no time to fit."""
+        """Return settings for the tests of sktime: naive models, which are fast to fit."""
         small = {"num_chains": 1, "num_draws": 5, "num_paths": 20}
         return [{"method": "last", **small}, {"method": "mean", "seed": 1, **small}]
 
 
 def _as_series(y: pd.DataFrame, X: pd.DataFrame | None) -> Series:
-    """Rows of sktime as a series, at the beginning of periods if that is what the index has."""
+    """Return the rows of sktime as a series, at the start of periods if the index has periods."""
     frames = (
         frame.to_timestamp()
         if frame is not None and isinstance(frame.index, pd.PeriodIndex)

@@ -1,15 +1,15 @@
-"""`method="auto"`: models of rising cost, weighed against each other on held-out training rows.
+"""`method="auto"`: models of increasing cost, weighted by forecasts of held-out training rows.
 
-    linear     the linear council, and two of its members as posteriors
+    linear     a comparison of linear models, the best two as posteriors
     gp-narx    a Gaussian process regression on past outputs and inputs
-    quick      a free-form posterior of the order that the council chose, in seconds
-    chains     where all of these forecast poorly: exact chains from the best of several starts
+    quick      a free-form posterior of the order of the best linear models, in seconds
+    chains     exact chains from the best of several starts, if all of these forecast poorly
     mixture    p(y) = Σ_k w_k p_k(y), with weights from log scores of held-out rows
 
-Each rung leaves a usable answer. A quarter of each series is held out, once at its end and once at
-its beginning; every model is fitted again without it and forecasts it from many origins. The same
-forecasts weigh the models, say how much wider the intervals of their mixture must be, and whether
-the nonlinear part is better than the linear one.
+Each rung of the ladder gives a usable result. A quarter of each series is held out, once at its end
+and once at its beginning; every model is fitted without it and forecasts it from many origins.
+These forecasts determine the weights of the models, the calibration of their mixture, and whether
+the nonlinear models are better than the linear ones.
 """
 
 import dataclasses
@@ -42,23 +42,23 @@ from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
 from gpssm.posterior.validation import STACKING, STARTS, make_folds
 
-# The CRPS of independent draws from the outputs' distribution is 1/√π standard deviations. What
-# forecasts the held-out rows with more than a third of that leaves much to be found.
+# The CRPS of independent draws from the distribution of Gaussian outputs is 1/√π standard
+# deviations. Forecasts with more than a third of that leave room for improvement.
 POOR = 1 / (3 * np.sqrt(np.pi))
-NONLINEAR = 0.9  # weight of one nonlinear model from which on the answer is its posterior alone
-LINEAR_MEMBERS = 2  # linear models of different kinds in the mixture
-FOLD_CHAINS = 2  # of a nonlinear model without the held-out rows
-# Iterations of short paths cost little: rows times states up to which there are more than one for
-# each draw of a quick posterior, and how many at most.
+NONLINEAR = 0.9  # weight of a nonlinear model above which the result is its posterior alone
+LINEAR_MEMBERS = 2  # number of linear models of different kinds in the mixture
+FOLD_CHAINS = 2  # number of chains of a nonlinear model fitted to a fold
+# Iterations are cheap for short paths: rows times states up to which a quick posterior has more
+# than one iteration per draw, and the maximum.
 SHORT, MOST_THIN = 2000, 4
 CHAINS = FFVD(num_warmup=300, num_draws=200, precision=200)
-# Linear models chose the order, and the nonlinear one that they miss may have a longer memory.
+# The order is that of linear models; a nonlinear model may need a longer memory.
 CHAIN_STATES = 4
 FAILURES = (ArithmeticError, RuntimeError, ValueError)
 
 
 class Member(NamedTuple):
-    """A model of the ladder: its fit to all rows, and its fits without those of each fold."""
+    """A model of the ladder: its fit to all rows, and its fits to the folds."""
 
     spec: Spec
     posterior: Posterior | None
@@ -66,17 +66,17 @@ class Member(NamedTuple):
 
 
 def is_open(spec: Spec) -> bool:
-    """Whether the spec leaves the choice of model to the ladder.
+    """Return whether the spec leaves the choice of model to the ladder.
 
-    Physics, a prior, a wiring, a start or another emission say what the model is: `ffvd` is then
-    fitted to it.
+    If physics, a prior, a wiring, a start or another emission determines the model, `ffvd` is
+    fitted to it instead.
     """
     if not isinstance(spec.settings, Auto):
         return False
     standard = Spec()
     unknown = all(getattr(spec, name) is None for name in ("physics", "prior", "wiring"))
     names = ("coupling", "basis", "hyper", "noise", "start")
-    # Parts may be objects, which need not compare with a name.
+    # Parts may be objects, which may not be comparable with a name.
     values = [getattr(spec, name) for name in names]
     named = all(isinstance(value, str) for value in values)
     plain = named and values == [getattr(standard, name) for name in names]
@@ -86,16 +86,17 @@ def is_open(spec: Spec) -> bool:
 
 @in_double_precision
 def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Posterior | Stack:
-    """Climb the ladder, as far as it pays; what Ctrl-C leaves is the best answer so far.
+    """Fit the models of the ladder as far as they improve the result; Ctrl-C returns the best so
+    far.
 
     Parameters
     ----------
     spec
-        What to fit, by the method `auto`.
+        The specification of the fit, with the method `auto`.
     experiments
         The training series in the user's units.
     runtime
-        How to run. Its callback gets the best answer after each rung.
+        The runtime; its callback receives the best result after each rung.
     """
     ladder = Ladder(spec, experiments, runtime)
     try:
@@ -109,7 +110,7 @@ def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Poster
         if not ladder.members:
             raise
         ladder.notes.append(
-            "Stopped before the comparison of models was finished: this is the best answer so far."
+            "Stopped before the comparison of models was finished; this is the best result so far."
         )
     return ladder.answer()
 
@@ -120,18 +121,18 @@ class Ladder:
     Parameters
     ----------
     spec
-        What to fit.
+        The specification of the fit.
     experiments
         The training series in the user's units.
     runtime
-        How to run.
+        Chains, seed and other settings of the run.
     """
 
     def __init__(self, spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> None:
         self.experiments = experiments
         self.runtime = runtime
         self.dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
-        # Delays are estimated once. Emissions other than Gaussian are only tried by chains.
+        # Delays are estimated once. Non-Gaussian emissions are only tried by chains.
         self.spec = spec.replace(
             delay=self.dataset.delay or 0, likelihood="gaussian", calibrate=False
         )
@@ -147,7 +148,7 @@ class Ladder:
         self.scheme = dataclasses.replace(STACKING, horizon=horizon)
 
     def add_linear(self) -> None:
-        """The linear council; the best members of different kinds become posteriors."""
+        """Compare linear models, and fit the best ones of different kinds as posteriors."""
         windows = self.dataset.windowed().experiments
         candidates = council(self.spec.scale(windows)[1], self.spec.horizon)
         if self.open_order:
@@ -164,13 +165,13 @@ class Ladder:
         self._announce(f"linear: {candidates.best}{score}")
 
     def add_regression(self) -> None:
-        """A Gaussian process regression on lags, which has no state to infer and takes seconds."""
+        """Fit a Gaussian process regression on lags, which takes seconds."""
         standard = Spec()
         if (self.spec.kernel, self.spec.mean) == (standard.kernel, standard.mean):
             self._fit("gp-narx", self.spec.replace(method=GPNARX()))
 
     def add_quick(self) -> None:
-        """Quick posteriors around the linear fits of the orders that the council chose."""
+        """Fit quick posteriors around linear fits of the best orders."""
         rows = sum(map(len, self.experiments))
         for number, order in enumerate(self.orders):
             name = f"quick, {count(order, 'state')}" if number else "quick"
@@ -179,18 +180,20 @@ class Ladder:
             self._fit(name, spec.replace(start="em", noise="free"))
 
     def weigh(self) -> None:
-        """The scores of all models by their forecasts of the held-out rows."""
+        """Score all models by their forecasts of the held-out rows."""
         for name, member in self.members.items():
             if name not in self.scores and self.folds:
                 self.scores[name] = self._score(name, member)
 
     def is_poor(self) -> bool:
-        """Whether the forecasts so far, or simulations if these are asked for, deserve chains."""
+        """Return whether forecasts so far, or simulations if these decide, are poor enough for
+        chains.
+        """
         losses = [score.crps for score in self._sound_scores().values()]
         return bool(losses) and (min(losses) > POOR or self.spec.horizon == "simulation")
 
     def add_chains(self) -> None:
-        """Exact chains from the best of the starts, run to the end only if they get weight."""
+        """Fit exact chains from the best starts, run to the end only if they get weight."""
         self._announce("chains: comparing starts")
         spec = self.spec.replace(method=CHAINS, likelihood=self.likelihood)
         if self.open_order:
@@ -202,7 +205,7 @@ class Ladder:
         except FAILURES as error:
             self.scores["chains"] = error
             return
-        # Held-out rows are those of whole series; windows have other folds.
+        # Folds are those of whole series; windows would have other folds.
         if not choice.held_out or self.spec.windows > 1:
             return
         resolved = choice.spec.replace(delay=self.spec.delay)
@@ -211,13 +214,13 @@ class Ladder:
         self.weigh()
 
     def _sound_scores(self) -> dict[str, HeldOutScores]:
-        """The scores of the models that did not fail."""
+        """Return the scores of the models that have not failed."""
         return {
             name: score for name, score in self.scores.items() if isinstance(score, HeldOutScores)
         }
 
     def _best_order(self) -> int:
-        """The number of states of the quick posterior that forecasts held-out rows best."""
+        """Return the number of states of the quick posterior with the best forecasts."""
         losses = {
             self.members[name].spec.state_dim: score.crps
             for name, score in self._sound_scores().items()
@@ -226,10 +229,11 @@ class Ladder:
         return min(losses, key=lambda order: losses[order], default=self.spec.state_dim)
 
     def answer(self) -> Posterior | Stack:
-        """The mixture of the models that deserve weight, or the one that has nearly all of it.
+        """Return the mixture of the models with positive weight, or the one with nearly all the
+        weight.
 
-        Where a nonlinear model forecasts clearly better than every linear one, by two standard
-        errors, linear models get no weight: few rows would leave them some in a mixture.
+        If a nonlinear model forecasts better than every linear one by two standard errors, linear
+        models get no weight; with few rows, they would otherwise retain some.
         """
         scores = self._sound_scores()
         if not scores or any(name not in self.scores for name in self.members):
@@ -265,7 +269,7 @@ class Ladder:
         return dataclasses.replace(answer, calibration=calibration)
 
     def _fit(self, name: str, spec: Spec) -> None:
-        """Fit a model to all rows; one that fails is left out."""
+        """Fit a model to all rows; a model that fails is dropped."""
         try:
             posterior = fit_posterior(spec, self.experiments, self._runtime(name))
         except FAILURES as error:
@@ -277,13 +281,13 @@ class Ladder:
             self.runtime.callback(self._evenly())
 
     def _runtime(self, name: str) -> Runtime:
-        """The runtime of one model, which saves its run in a separate folder."""
+        """Return the runtime of one model, with a separate folder for its checkpoint."""
         if self.runtime.checkpoint is None:
             return self.runtime
         return self.runtime.replace(checkpoint=Path(self.runtime.checkpoint) / name)
 
     def _score(self, name: str, member: Member) -> HeldOutScores | Exception:
-        """The scores of a model, after it was fitted without the held-out rows."""
+        """Fit a model without the held-out rows, and return its scores."""
         runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
         without = list(member.without)
         try:
@@ -291,7 +295,7 @@ class Ladder:
                 warnings.simplefilter("ignore")
                 if not without:
                     assert member.posterior is not None
-                    # Of the size of the fit to all rows, whose programs it shares.
+                    # Of the size of the fit to all rows, to share its programs.
                     resolved = member.posterior.spec
                     spec = member.spec.replace(
                         method=resolved.settings,
@@ -309,21 +313,21 @@ class Ladder:
         return scores
 
     def _finished(self, name: str) -> Posterior:
-        """The fit of a model to all rows."""
+        """Return the fit of a model to all rows."""
         member = self.members[name]
         if member.posterior is None:
             return fit_posterior(member.spec, self.experiments, self._runtime(name))
         return member.posterior
 
     def _evenly(self) -> Posterior | Stack:
-        """All models that were fitted, with even weights, where rows are too few to weigh them."""
+        """Return all fitted models with equal weights, if there are too few rows to score them."""
         fitted = {
             name: member.posterior
             for name, member in self.members.items()
             if member.posterior is not None
         }
         failures = [
-            f"{name} failed and is left out: {error}"
+            f"{name} failed and was dropped: {error}"
             for name, error in self.scores.items()
             if isinstance(error, Exception)
         ]
@@ -336,19 +340,19 @@ class Ladder:
         return Stack.of(fitted, weights, notes=notes)
 
     def _announce(self, text: str) -> None:
-        """Say on the standard error stream what was learned, unless progress is off."""
+        """Print a message to standard error, unless progress is off."""
         if self.runtime.progress is not False:
             print(f"gpssm: {text}", file=sys.stderr, flush=True)
 
 
 def raise_if_interrupted(posterior: Posterior) -> None:
-    """Raise where Ctrl-C has stopped a fit, which returns the draws that it had."""
+    """Raise if Ctrl-C has stopped a fit, which then has only some of its draws."""
     if was_interrupted(posterior):
         raise KeyboardInterrupt
 
 
 def linear_settings(member: str) -> MethodSettings:
-    """The method that fits a member of the council."""
+    """Return the method that fits a kind of linear model."""
     if member.startswith("ss-"):
         return LGSSM(order=int(member.removeprefix("ss-")))
     return {

@@ -157,7 +157,7 @@ def _collect(
     """Collect the posteriors that have no file; errors are added to `failures`."""
     fitted: dict[str, Posterior | Stack] = {}
     with warnings.catch_warnings():
-        # Notes are in the posteriors. Threads share these filters, and must not change them.
+        # Notes are in the posteriors. Threads share warning filters, and must not change them.
         warnings.simplefilter("ignore", UserWarning)
         for number, result in tracked(
             arrivals, progress, "fit", lambda arrival: in_line(waiting[arrival[0]]), len(waiting)

@@ -29,14 +29,14 @@ def fit_posterior(
     Parameters
     ----------
     spec
-        What to fit, by a method that is not `auto`.
+        The specification of the fit, with a method other than `auto`.
     experiments
         The training series in the user's units.
     runtime
-        How to run.
+        Chains, seed and other settings of the run.
     least_rows
-        Rows that each series is padded to at least, so that fits to parts of longer series share
-        the programs of the fit to all.
+        Minimum number of rows to which each series is padded, so that fits to parts of series share
+        the programs of the fit to all rows.
     """
     began = monotonic()
     if spec.prior is not None:
@@ -93,19 +93,19 @@ def fit_posterior(
         model = choice.starts[0].model
         resolved = resolved.replace(state_dim=model.state_dim, num_inducing=model.basis.size)
     posterior = with_notes(assemble(sample), (*choice.starts[0].notes, *notes, *sample.notes))
-    # Not after Ctrl-C, when there are fewer draws than were asked for.
+    # Not after Ctrl-C, when draws are missing.
     if spec.calibrate and not sample.interrupted:
         posterior = posterior.calibrate(without=choice.held_out)
     return posterior
 
 
 def was_interrupted(fitted: object) -> bool:
-    """Whether Ctrl-C has stopped the fit of a posterior, which has the draws until then."""
+    """Return whether Ctrl-C has stopped the fit of a posterior."""
     return isinstance(fitted, Posterior) and fitted.num_draws < fitted.spec.settings.num_draws
 
 
 def _identity(spec: Spec) -> dict[str, str]:
-    """What a checkpoint must agree with: every setting, objects by a hash of what they hold."""
+    """Return what a checkpoint must match: all settings, with objects represented by a hash."""
     described = spec.describe()
     identity: dict[str, str] = {}
     for name, value in spec.to_dict().items():
@@ -116,7 +116,7 @@ def _identity(spec: Spec) -> dict[str, str]:
 
 
 def _check_memory(spec: Spec, runtime: Runtime, dataset: Dataset) -> None:
-    """Refuse at once what no machine could hold."""
+    """Raise if the fit needs more memory than the machine has."""
     sizes = {"state_dim": spec.state_dim, "num_inducing": spec.num_inducing}
     states, points = (1 if isinstance(value, str) else int(value) for value in sizes.values())
     draws = runtime.num_chains * spec.settings.num_draws

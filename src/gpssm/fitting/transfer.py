@@ -1,24 +1,23 @@
-"""The posterior of a similar system as the prior of a fit, or of the same system a month ago.
+"""The posterior of a similar system, or of the same system in the past, as the prior of a fit.
 
-The other posterior gives kernel, basis, output map and scaling, in whose coordinates its weights
-have a law: over the draws of its best chain a Gaussian of mean μ_d and precision Λ_d, where the
-standard prior has 0 and I,
+The other posterior provides kernel, basis, output map and scaling, and in these coordinates the
+distribution of its weights: over the draws of its best chain, a Gaussian with mean μ_d and
+precision Λ_d instead of 0 and I,
 
     v_d ~ N(μ_d, Λ_d⁻¹)
 
-and with the strength s a Gaussian of
+For the strength s, the prior is a Gaussian with
 
     precision   P_d = I + s (Λ_d − I)
     mean        m_d = s P_d⁻¹ Λ_d μ_d
 
-as if each row of the other system had counted s times. The prior of the fit is this, and differs
-from the standard one by a mean function and a factor of the basis only: with F_d F_dᵀ = P_d⁻¹,
-v_d = m_d + F_d w_d and w_d ~ N(0, I),
+as if each row of the other system had weight s. It differs from the standard prior only by a mean
+function and a factor of the basis: with F_d F_dᵀ = P_d⁻¹, v_d = m_d + F_d w_d and w_d ~ N(0, I),
 
     f_d(z) | w_d ~ N( m_d(z) + A_d(z) m_d + A_d(z) F_d w_d ,  B_d(z) )
 
-where m_d(z) is the mean function (`means.Shifted`, `bases.Informed`). Kernel and basis stay as they
-are, since the weights have no meaning without them; states, weights and noises are learned.
+where m_d(z) is the mean function (`means.Shifted`, `bases.Informed`). Kernel and basis are fixed,
+since the weights have no meaning without them; states, weights and noise levels are learned.
 """
 
 from collections.abc import Sequence
@@ -45,7 +44,7 @@ from gpssm.starts.build import Start
 
 
 def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: int) -> Start:
-    """Make the model whose prior is another posterior, and states to start from.
+    """Return a start whose model has another posterior as its prior.
 
     Parameters
     ----------
@@ -54,9 +53,9 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
     series
         The series to fit, in the scaling of the prior.
     strength
-        The number s of times that each row of the prior counts.
+        The weight s of each row of the prior's data.
     seed
-        Seed of the filter that finds the states.
+        Seed of the filter that estimates the states.
 
     Returns
     -------
@@ -77,14 +76,14 @@ def inherit(prior: Posterior, series: Sequence[Series], strength: float, seed: i
     return Start(model.with_priors(priors), states)
 
 
-# Draws over which the moments of the weights are averaged, evenly spaced over the chain's.
+# Number of draws, evenly spaced over the chain, over which moments of the weights are averaged.
 MAX_DRAWS = 100
 
 
 def learned_weights(
     posterior: Posterior,
 ) -> tuple[GPSSM, Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
-    """One model for all draws, and the moments of the weights under it.
+    """Return one model for all draws, and the moments of its weights.
 
     Parameters
     ----------
@@ -124,7 +123,7 @@ def learned_weights(
 
 
 def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx M M+1"]:
-    """P⁻¹b and P⁻¹ side by side, the moments of the weights given the states of a draw."""
+    """Return P⁻¹b and P⁻¹, the moments of the weights given the states of a draw, as columns."""
     weights = weights_given_states(model, list(draw.states), series)
     covariance = gram(inverse_root(weights.precision))
     return jnp.concatenate([weights.mean[:, :, None], covariance], -1)
@@ -133,10 +132,10 @@ def _moments(model: GPSSM, draw: Draw, series: list[Series]) -> Float[Array, "Dx
 def temper(
     mean: Float[Array, "Dx M"], covariance: Float[Array, "Dx M M"], strength: float
 ) -> tuple[Float[Array, "Dx M"], Float[Array, "Dx M M"]]:
-    """The mean m_d and the lower factor F_d of the covariance, each row counting `strength` times.
+    """Return the mean m_d and the lower factor F_d of the covariance for a strength.
 
-    Directions whose variance exceeds that of the standard prior, as it can over draws in different
-    coordinates, count as unknown.
+    Directions whose variance exceeds that of the standard prior, as may happen over draws in
+    different coordinates, are treated as unknown.
 
     Parameters
     ----------
@@ -156,7 +155,7 @@ def temper(
     """
 
     def temper_dimension(moments: Float[Array, "M M+1"]) -> Float[Array, "M M+1"]:
-        """m_d and F_d side by side, from μ_d and Λ_d⁻¹ side by side."""
+        """Return m_d and F_d as columns, from μ_d and Λ_d⁻¹ as columns."""
         variances, directions = jnp.linalg.eigh(moments[:, 1:])
         excess = jnp.maximum(1 / jnp.maximum(variances, 1e-300) - 1, 0.0)  # of Λ_d − I
         precision = 1 + strength * excess
@@ -168,7 +167,7 @@ def temper(
     return tempered[:, :, 0], tempered[:, :, 1:]
 
 
-# Settings whose values are those of the prior, in whose coordinates the weights were learned.
+# Settings that are inherited from the prior, in whose coordinates the weights were learned.
 INHERITED = (
     "state_dim",
     "num_inducing",
@@ -184,7 +183,7 @@ INHERITED = (
 
 
 def inherited_spec(spec: Spec) -> Spec:
-    """The spec with the settings of its prior.
+    """Return the spec with the settings of its prior.
 
     Parameters
     ----------
@@ -198,7 +197,8 @@ def inherited_spec(spec: Spec) -> Spec:
     Raises
     ------
     ValueError
-        If a setting that the prior determines has another value, or the method takes no prior.
+        If a setting that the prior determines has another value, or the method does not support a
+        prior.
     """
     prior: Posterior = spec.prior
     standard = Spec()
@@ -209,7 +209,7 @@ def inherited_spec(spec: Spec) -> Spec:
         and not (name in INHERITED and same(getattr(spec, name), getattr(prior.spec, name)))
     ]
     if changed:
-        raise ValueError(f"{', '.join(changed)} are determined by prior: leave out")
+        raise ValueError(f"{', '.join(changed)} are determined by prior: omit them")
     if spec.calibrate:
         raise ValueError(
             "calibrate=True is not supported with prior: call posterior.calibrate() afterwards"
@@ -219,7 +219,7 @@ def inherited_spec(spec: Spec) -> Spec:
     return spec.replace(**{name: getattr(prior.spec, name) for name in INHERITED})
 
 
-# Relative difference up to which two sampling intervals are taken to be the same.
+# Relative difference up to which two sampling times count as equal.
 STEP = 0.01
 
 
@@ -231,21 +231,21 @@ def check_prior(prior: Any, strength: Any, series: Sequence[Series]) -> list[Ser
     prior
         The posterior of a similar system.
     strength
-        The number of times that each of its rows counts.
+        The weight of each of its rows.
     series
         The series to fit, in the user's units.
 
     Returns
     -------
     list of Series
-        The series with the columns of the prior's, in their order.
+        The series with the columns of the prior's data, in their order.
 
     Raises
     ------
     TypeError
         If `prior` is not a posterior.
     ValueError
-        If it has no weights to hand on, or its rows are further apart or closer than these.
+        If it has no weights to pass on, or its sampling time differs.
     """
     if not isinstance(prior, Posterior):
         raise TypeError(f"prior must be a posterior from fit or load; got {prior!r}")

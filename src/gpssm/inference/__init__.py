@@ -1,1 +1,1 @@
-"""Samplers, and the loop that runs them."""
+"""Sampling algorithms and the loop that runs them."""

@@ -1,13 +1,13 @@
-"""Compiled chains: many chains, many iterations, one program.
+"""Compiled chains: many chains and iterations in one program.
 
 A *block* is `thin` iterations and, when sampling, the draw after them. A *chunk* is a sequence of
 blocks. Warm-up and sampling are the same program: the number of blocks, the iterations in each and
-whether to draw are its arguments, so it is compiled once. Every key is derived from
-(seed, chain, iteration), so that a chain depends neither on the size of the chunks nor on the
-chains beside it.
+whether to draw are arguments, so that it is compiled only once. Every key is derived from (seed,
+chain, iteration), so that a chain depends neither on the size of the chunks nor on the other
+chains.
 
-Chains may share the first part of their warm-up. It is then done by the *pilot*, a chain with an
-identifier of its own, and all chains continue from where it ended.
+Chains may share the first part of their warm-up. It is then run by the *pilot*, a chain with a
+separate identifier, and all chains continue from its last state.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ from gpssm.starts.build import Start
 
 Batching = Literal["auto", "map", "vmap", "shard"]
 
-BLOCKS = 50  # blocks in a chunk at most, so that the bar moves and the checkpoint is recent
+BLOCKS = 50  # most blocks in a chunk, so that the progress bar moves and checkpoints are recent
 
 
 class ChunkArguments(NamedTuple):
-    """What a chunk does; the same for all chains.
+    """The arguments of a chunk, which are the same for all chains.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class ChunkArguments(NamedTuple):
     series
         The scaled series.
     first
-        Number of the first iteration; 0 is the start itself.
+        Number of the first iteration, counted from 0 at the start of the run.
     blocks
         Number of blocks.
     thin
@@ -64,7 +64,9 @@ class ChunkArguments(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Results of a chunk with leading axes (chain, block); `info` is over a block's iterations."""
+    """Results of a chunk with leading axes (chain, block); `info` summarises a block's
+    iterations.
+    """
 
     info: Info
     draws: Draw | None
@@ -83,18 +85,18 @@ class ChainSetup(NamedTuple):
 
 
 class ChainLayout(NamedTuple):
-    """How chains are run: each by a call of the program, or all at once on one or several devices.
+    """How chains are run: one call of the program for each, or all at once on one or more devices.
 
     Parameters
     ----------
     rows
-        Blocks in a chunk at most.
+        Maximum number of blocks in a chunk.
     separate
         Whether there is one call for each chain.
     mesh
-        The devices over which chains are spread, if they are run at once on several.
+        The devices over which chains are distributed, if they run at once on several devices.
     kept_from
-        The first state of each series that draws hold.
+        The first state of each series that draws contain.
     """
 
     rows: int
@@ -104,33 +106,34 @@ class ChainLayout(NamedTuple):
 
 
 class Chains:
-    """The chains of one method, to be started and advanced.
+    """The chains of one method, which are started and then advanced chunk by chunk.
 
-    Methods that can run on padded series do so (`data/padding.py`), and their draws are cut back.
+    Methods that can run on padded series do so (`data/padding.py`), and the padding is removed from
+    their draws.
 
     Parameters
     ----------
     settings
         The settings of the method.
     starts
-        One start for all chains, or one for each; they differ in their arrays only.
+        One start for all chains, or one for each; they differ only in their arrays.
     series
         The scaled series.
     seed
-        Seed of all randomness.
+        Seed of all random numbers.
     num_chains
         Number of chains.
     batching
-        "map" runs chains one by one, on as many cores as there are (best on a CPU), "vmap" all at
-        once in one program (best on a GPU), "shard" spreads them over all devices; "auto" takes the
-        best for the devices. On a CPU "shard" is "map" with a device for each call, so that draws
-        are the same whatever the number of devices.
+        "map" runs one call per chain on the available cores (best on a CPU), "vmap" runs all chains
+        in one program (best on a GPU), and "shard" distributes them over all devices; "auto"
+        chooses by the device. On a CPU, "shard" is "map" with a device for each call, so that draws
+        do not depend on the number of devices.
     chunk
-        Blocks in a chunk at most; None for what keeps memory small.
+        Maximum number of blocks in a chunk; None chooses it to limit memory.
     kept_from
-        The first state of each series that draws hold; None for all.
+        The first state of each series that draws contain; None for all.
     least_rows
-        Rows that each series is padded to at least, so that shorter series share its program.
+        Minimum number of rows after padding, so that shorter series share one program.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class Chains:
             ChainSetup(settings, start.model, tuple(map(jnp.asarray, states)))
             for start, states in zip(starts, paths, strict=True)
         ]
-        # Converted to JAX arrays here, so that they are put on the device once.
+        # Converted to JAX arrays here, so that they are copied to the device only once.
         members, self.series = jax.tree.map(
             lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, (members, series)
         )
@@ -181,7 +184,9 @@ class Chains:
 
     @cached_property
     def shapes(self) -> tuple[Any, Chunk]:
-        """Shapes of the carry and of the results of a chunk of one block, all chains together."""
+        """Return the shapes of the carry and of the results of a one-block chunk, for all
+        chains.
+        """
 
         def evaluate(member: ChainSetup, arguments: ChunkArguments) -> tuple[Any, Chunk]:
             carry = _start(jnp.asarray(0), None, arguments, member)
@@ -195,7 +200,7 @@ class Chains:
 
     @cached_property
     def _stacked(self) -> ChainSetup:
-        """The starts of all chains as one, their arrays with a leading axis for the chain."""
+        """The starts of all chains in one tree, whose arrays have a leading axis for the chain."""
         arrays, rest = zip(
             *(eqx.partition(member, eqx.is_array) for member in self.members), strict=True
         )
@@ -208,7 +213,7 @@ class Chains:
         Parameters
         ----------
         pilot
-            Whether it is that of the pilot, repeated for every chain.
+            Whether to return the carry of the pilot, repeated for every chain.
 
         Returns
         -------
@@ -230,7 +235,7 @@ class Chains:
         carry
             The carry before the chunk.
         first
-            Number of its first iteration.
+            Number of the first iteration of the chunk.
         blocks
             Number of blocks.
         thin
@@ -238,7 +243,7 @@ class Chains:
         keep
             Whether to draw at the end of each block.
         pilot
-            Whether the pilot runs in the place of every chain.
+            Whether to run the pilot instead of the chains.
 
         Returns
         -------
@@ -249,7 +254,8 @@ class Chains:
         """
         carry = self._place(carry)
         if not self.compiled:
-            # A chunk without blocks takes as long as compilation, or as finding a stored program.
+            # A chunk without blocks measures the time of compilation or of loading a cached
+            # program.
             began = monotonic()
             self._run(_advance, carry, self._arguments(first, 0, 1, False), pilot=True)
             self.compiled = True
@@ -261,7 +267,7 @@ class Chains:
         return carry, Chunk(info, draws if keep else None)
 
     def _unpad(self, chunk: Chunk) -> Chunk:
-        """Cut the states of padding rows off."""
+        """Remove the states of padding rows."""
         assert chunk.draws is not None
         states = tuple(
             path[:, :, : length + 1 - begin]
@@ -274,8 +280,8 @@ class Chains:
     def _run(
         self, function: Callable[..., Any], carry: Any, arguments: ChunkArguments, pilot: bool
     ) -> Any:
-        """Evaluate a function of one chain for every chain, or for the pilot in place of each."""
-        # Chains are numbered from 0, and the pilot has a number that no chain has.
+        """Evaluate a function of one chain for every chain, or for the pilot."""
+        # Chains are numbered from 0; the pilot has a number that no chain uses.
         names = np.full(self.num_chains, 2**32 - 2) if pilot else np.arange(self.num_chains)
         names = names.astype("uint32")
         if not self.layout.separate:
@@ -304,7 +310,7 @@ class Chains:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *run)
 
     def _place(self, tree: Any) -> Any:
-        """Spread the leading axis of arrays over the devices, if there is a mesh of them."""
+        """Distribute the leading axis of arrays over the devices of the mesh, if there is one."""
         mesh = self.layout.mesh
         return (
             tree
@@ -329,8 +335,9 @@ def _run(
 ) -> Any:
     """Evaluate a function of one chain for one chain, or for all at once.
 
-    The arrays of data, model and states are arguments: fits of equal shapes and settings are the
-    same program. Where chains run at once, the arrays of their starts have the chain in front.
+    The arrays of data, model and states are arguments, so that fits of equal shapes and settings
+    share one program. If chains run at once, the arrays of their starts have a leading axis for the
+    chain.
     """
     if layout.separate:
         return function(names, carry, arguments, member, layout)
@@ -362,14 +369,14 @@ def _start(
     """Return the carry of one chain before its first iteration."""
     key = jax.random.fold_in(jax.random.fold_in(arguments.key, chain), 0)
     carry = member.method().init(key, arguments.series)
-    # Without JAX's weak types, which would be lost at the first iteration.
+    # Remove JAX's weak types, which would change at the first iteration.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), carry)
 
 
 def _advance(
     chain: Array, carry: Any, arguments: ChunkArguments, member: ChainSetup, layout: ChainLayout
 ) -> tuple[Any, Chunk]:
-    """Run one chain through a chunk; rows of the result after the last block are zeros."""
+    """Run one chain for a chunk; rows of the result after the last block are zeros."""
     chain_key = jax.random.fold_in(arguments.key, chain)
     method = member.method()
     empty = _empty(member, carry, arguments, layout.kept_from, layout.rows)
@@ -406,7 +413,7 @@ def _draw(
     series: list[Series],
     kept_from: tuple[int, ...],
 ) -> Draw:
-    """Return a draw that holds the states from `kept_from` on only."""
+    """Return a draw that contains only the states from `kept_from` on."""
     draw = method.draw(key, carry, series)
     states = tuple(path[first:] for path, first in zip(draw.states, kept_from, strict=True))
     return draw._replace(states=states)
@@ -432,7 +439,7 @@ def _empty(
 
 
 def _is_spread(batching: Batching, num_chains: int) -> bool:
-    """Return whether chains are spread over all devices."""
+    """Return whether chains are distributed over all devices."""
     number = len(jax.devices())
     if batching == "shard" and num_chains % number:
         raise ValueError(
@@ -444,10 +451,10 @@ def _is_spread(batching: Batching, num_chains: int) -> bool:
 
 
 def _add_to_block(before: Info, info: Info, thin: Array) -> Info:
-    """Add the figures of an iteration to those of its block.
+    """Combine the diagnostics of an iteration with those of its block.
 
-    They are the mean acceptance, whether any move diverged, the number of gradients, and the latest
-    of the others.
+    The block has the mean acceptance, whether any move diverged, the total number of gradients, and
+    the last value of the others.
     """
     info = jax.tree.map(lambda value, blank: jnp.asarray(value, blank.dtype), info, before)
     return info._replace(

@@ -1,13 +1,13 @@
-"""Checkpoints: what a run needs to continue after a crash, in a folder of plain .npz files.
+"""Checkpoints, from which a run can continue after a crash, in a folder of .npz files.
 
     fingerprint.json      the identity of the run: hashes of data, model and settings
     chunk-00000050.npz    results of the chunk that began at block 50, written once
     carry.npz             the state of the algorithm after the last chunk, and the blocks done
 
-Every file is written beside its final name and then moved there, which is atomic, and `carry.npz`
-comes last: a run killed at any moment leaves the state after some whole chunk. A chunk is written
-once, so writing is linear in the length of the run. Random keys are derived from
-(seed, chain, iteration), never stored.
+Every file is written under a temporary name and then renamed, which is atomic, and `carry.npz`
+comes last, so that a run killed at any moment leaves the state after a complete chunk. A chunk is
+written once, so writing is linear in the length of the run. Random keys are derived from (seed,
+chain, iteration), never stored.
 """
 
 import io
@@ -38,11 +38,11 @@ class Checkpoint:
         Parameters
         ----------
         folder
-            The folder, which is made if it does not exist.
+            The folder, which is created if it does not exist.
         fingerprint
             The identity of the run by part, for example {"data": hash}.
         resume
-            Whether a run in the folder is to be continued; without it, one is an error.
+            Whether to continue a run in the folder; if False, an existing run is an error.
 
         Returns
         -------
@@ -102,7 +102,7 @@ class Checkpoint:
         carry
             A tree with the shapes of the carry.
         chunk
-            A function that gives a tree with the shapes of the chunk that begins at a block, with
+            A function that returns a tree with the shapes of the chunk that begins at a block, with
             leading axes (chain, block).
 
         Returns
@@ -134,7 +134,7 @@ def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     arrays: dict[str, Any] = {
         f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)
     }
-    # Made in memory: an archive on a disk that fills up raises a second error when it is closed.
+    # Assembled in memory: on a full disk, closing an archive raises a second error.
     image = io.BytesIO()
     np.savez(image, done=np.asarray(done), **arrays)
     write_atomically(path, lambda file: file.write(image.getbuffer()))
@@ -145,12 +145,12 @@ def _read_arrays(path: Path) -> tuple[int, list[np.ndarray]]:
     try:
         stored = read_npz(path)
         return int(stored["done"]), [stored[f"leaf_{index}"] for index in range(len(stored) - 1)]
-    except Exception as error:  # which one depends on where the damage is
+    except Exception as error:  # the type depends on the kind of damage
         raise _damaged(path, str(error)) from error
 
 
 def _restore(like: Any, leaves: list[np.ndarray], path: Path, axes: slice) -> Any:
-    """Put leaves into the tree of `like`, if dtypes and shapes along `axes` are the same."""
+    """Return leaves in the tree of `like` if dtypes and shapes along `axes` agree."""
     expected, structure = jax.tree.flatten(like)
     shapes = [(leaf.dtype, leaf.shape[axes]) for leaf in expected]
     if shapes != [(leaf.dtype, leaf.shape[axes]) for leaf in leaves]:

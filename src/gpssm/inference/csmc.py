@@ -1,18 +1,18 @@
-"""Conditional sequential Monte Carlo: a move of a whole path x₀..x_T by particles.
+"""Conditional sequential Monte Carlo: an update of a whole path x₀..x_T by particles.
 
     π(x₀:T) ∝ N(x₀; 0, I) Π_t M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1})
 
-N particles go through time, one of them held on the present path, and a new path is chosen among
-them. That leaves π invariant for any N ≥ 2 and any proposal (Andrieu, Doucet & Holenstein 2010). A
-path that is traced back through its parents seldom differs from the present one at early times; two
-remedies look at the pair (x_t, x_{t+1}) again:
+N particles are propagated through time, one of which follows the current path, and a new path is
+chosen among them. This leaves π invariant for any N ≥ 2 and any proposal (Andrieu, Doucet &
+Holenstein 2010). A path traced back through its ancestors seldom differs from the current one at
+early times. There are two remedies, both of which reweight the pair (x_t, x_{t+1}):
 
-- `backward`: parents are drawn afresh, from the last time to the first (Whiteley 2010);
-- `ancestor`: the held path draws a new parent at each time on the way forward (Lindsten, Jordan &
-  Schön 2014).
+- `backward`: ancestors are redrawn from the last time to the first (Whiteley 2010);
+- `ancestor`: the current path draws a new ancestor at each time of the forward pass (Lindsten,
+  Jordan & Schön 2014).
 
-Both weigh x_t by M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1}): the potential belongs there since it
-depends on x_t too.
+Both weight x_t by M_{t+1}(x_{t+1} | x_t) G_{t+1}(x_t, x_{t+1}), which includes the potential
+because it also depends on x_t.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ Ancestry = Literal["backward", "ancestor", "trace"]
 
 
 class Proposal(NamedTuple):
-    """x_{t+1} = mean + factor·ε for each particle, and the part of its weight that is known before
-    the draw.
+    """x_{t+1} = mean + factor·ε for each particle, and the log weight that is known before the
+    draw.
     """
 
     mean: Float[Array, "N Dx"]
@@ -40,11 +40,11 @@ class Proposal(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """How particles are moved and weighed: M(x' | x) G(x, x') = q(x' | x) exp(log_ahead(x) +
-    log_weight(x, x')).
+    """A proposal and the weights that correct for it: M(x' | x) G(x, x') = q(x' | x)
+    exp(log_ahead(x) + log_weight(x, x')).
 
-    `propose(t, x)` gives q and `log_ahead`, which chooses the parents; `log_weight(t, x,
-    following)` gives the rest.
+    `propose(t, x)` returns q and `log_ahead`, by which ancestors are chosen; `log_weight(t, x,
+    following)` returns the remaining log weight.
     """
 
     propose: Callable[[Array, Float[Array, "N Dx"]], Proposal]
@@ -52,7 +52,7 @@ class Guide(NamedTuple):
 
 
 class GaussianEmission(NamedTuple):
-    """y_t ~ N(C x_{t+1} + d, diag(variance)), seen where `present`; y is finite everywhere."""
+    """y_t ~ N(C x_{t+1} + d, diag(variance)), observed where `present`; y is finite everywhere."""
 
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
@@ -62,20 +62,16 @@ class GaussianEmission(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """The particles at one time, their weights, and who among them are the parents of the next
-    generation.
-    """
+    """The particles at one time, their weights, and the ancestors of the next generation."""
 
     particles: Float[Array, "N Dx"]
     log_weight: Float[Array, " N"]
-    log_ahead: Float[Array, " N"]  # what the proposal adds to the weights before it chooses parents
+    log_ahead: Float[Array, " N"]  # added to the weights before ancestors are chosen
     parents: Int[Array, " N"]
 
 
 def bootstrap(form: FeynmanKac) -> Guide:
-    """q = M, weighed by G: needs nothing of the potential, and collapses where G is narrower than
-    M.
-    """
+    """q = M, weighted by G: it needs only values of G, and degenerates if G is narrower than M."""
 
     def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
         mean, variance = form.moments(t, x)
@@ -85,17 +81,17 @@ def bootstrap(form: FeynmanKac) -> Guide:
 
 
 def locally_optimal(form: FeynmanKac, emission: GaussianEmission) -> Guide:
-    """q ∝ M·G, when G(x, x') is the emission's density of y_t at x' times any function of x.
+    """q ∝ M·G, if G(x, x') is the density of y_t given x' times any function of x.
 
-    ∫ M G dx' is then known before the draw and chooses the parents, and the particles need no
-    further weights.
+    Ancestors are then chosen by ∫ M G dx', which is known before the draw, and the particles need
+    no further weights.
     """
 
     def propose(t: Array, x: Float[Array, "N Dx"]) -> Proposal:
         moments = form.moments(t, x)
         mean, factor, log_det = _condition(*moments, emission, t)
-        # M·G / q is the same at every x': take it at the mean of q, where log q = −½ Dx log 2π −
-        # log det F
+        # M·G / q is the same at every x': evaluate it at the mean of q, where log q = −½ Dx log 2π
+        # − log det F
         log_ahead = log_transition(moments, mean) + form.log_potential(t, x, mean) + log_det
         return Proposal(mean, factor, log_ahead + 0.5 * x.shape[1] * jnp.log(2 * jnp.pi))
 
@@ -115,11 +111,10 @@ def sweep(
     num_particles: int,
     ancestry: Ancestry = "backward",
 ) -> tuple[Float[Array, "T+1 Dx"], Float[Array, ""]]:
-    """A new path given the present one, by particles forward in time and one choice among them
-    backward.
+    """Draw a new path given the current one: particles forward in time, then one path backward.
 
-    With it the particles' estimate of log Z: with one of them held, 1/Z is what is estimated
-    without bias.
+    Also return the estimate of log Z; as one particle follows the current path, the estimate of 1/Z
+    is the unbiased one.
     """
     forward_key, backward_key = jax.random.split(key)
     generations, last = _forward(
@@ -132,7 +127,7 @@ def sweep(
 def log_transition(
     moments: tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]], following: Float[Array, "N Dx"]
 ) -> Float[Array, " N"]:
-    """log M(x' | x) from the mean and variance of M."""
+    """Return log M(x' | x) from the mean and variance of M."""
     return jnp.sum(log_normal(following, *moments), -1)
 
 
@@ -144,9 +139,9 @@ def _forward(
     count: int,
     renew: bool,
 ) -> tuple[Generation, Generation]:
-    """Generations 0..T−1, stacked, and generation T.
+    """Return generations 0..T−1, stacked, and generation T.
 
-    Particle 0 is the path, with new parents if `renew`.
+    If `hold`, particle 0 follows the path, with new ancestors if `renew`.
     """
     start_key, noise_key, parent_key = jax.random.split(key, 3)
     steps, dim = path.shape[0] - 1, path.shape[1]
@@ -173,9 +168,9 @@ def _forward(
 
 
 def _log_normaliser(generations: Generation, last: Generation) -> Float[Array, ""]:
-    """log Ẑ = Σ_t log N⁻¹Σ_n exp(log_weight + log_ahead)_tn over all generations.
+    """Return log Ẑ = Σ_t log N⁻¹Σ_n exp(log_weight + log_ahead)_tn over all generations.
 
-    The last has nothing ahead.
+    `log_ahead` of the last generation is zero.
     """
     totals = logsumexp(generations.log_weight + generations.log_ahead, -1)
     steps, count = generations.log_weight.shape
@@ -185,8 +180,8 @@ def _log_normaliser(generations: Generation, last: Generation) -> Float[Array, "
 def _choose(
     key: PRNGKeyArray, generations: Generation, last: Generation, form: FeynmanKac, renew: bool
 ) -> Float[Array, "T+1 Dx"]:
-    """One path from the last time to the first, through the stored parents or, if `renew`, through
-    new ones.
+    """Return one path from the last time to the first, along the stored ancestors or, if `renew`,
+    along new ones.
     """
     steps = generations.parents.shape[0]
     uniforms = jax.random.uniform(key, (steps + 1, 1), last.particles.dtype)
@@ -214,13 +209,13 @@ def _choose(
 def _log_pair(
     form: FeynmanKac, t: Array, x: Float[Array, "N Dx"], following: Float[Array, " Dx"]
 ) -> Float[Array, " N"]:
-    """log M(x' | x) + log G(x, x') of every particle for one x'."""
+    """Return log M(x' | x) + log G(x, x') for every particle x and one x'."""
     repeated = jnp.broadcast_to(following[None], x.shape)
     return log_transition(form.moments(t, x), repeated) + form.log_potential(t, x, repeated)
 
 
 def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Array, " K"]:
-    """K independent indices with probabilities ∝ exp(log_weight), by inversion."""
+    """Draw K independent indices with probabilities ∝ exp(log_weight), by inversion."""
     cumulative = jnp.cumsum(jnp.exp(log_weight - jnp.max(log_weight)))
     index = jnp.searchsorted(
         cumulative, uniform * cumulative[-1], side="right", method="compare_all"
@@ -231,11 +226,12 @@ def _pick(log_weight: Float[Array, " N"], uniform: Float[Array, " K"]) -> Int[Ar
 def _condition(
     mean: Float[Array, "N Dx"], variance: Float[Array, "N Dx"], emission: GaussianEmission, t: Array
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"], Float[Array, " N"]]:
-    """N(mean, diag variance) given y_t: its mean, a factor F of its covariance FFᵀ, and log det F.
+    """Condition N(mean, diag variance) on y_t: return its mean, a factor F of its covariance FFᵀ,
+    and log det F.
 
-    One output after the other, in square-root form (Potter 1963), for all particles at once and
-    with no factorisation: with φ = Fᵀc and s = φᵀφ + r, the mean gains Fφ(y − c·mean − d)/s, and F
-    ← F(I − φφᵀ/(s + √(r s))).
+    Outputs are processed one by one in square-root form (Potter 1963), for all particles at once
+    and without a factorisation: with φ = Fᵀc and s = φᵀφ + r, the mean gains Fφ(y − c·mean − d)/s,
+    and F ← F(I − φφᵀ/(s + √(r s))).
     """
     start = (mean, _diagonal(jnp.sqrt(variance)), 0.5 * jnp.sum(jnp.log(variance), -1))
 

@@ -1,10 +1,10 @@
-"""Hamiltonian Monte Carlo that solves the Gaussian part of the motion exactly.
+"""Hamiltonian Monte Carlo that integrates the Gaussian part of the motion exactly.
 
-The target is close to N(0, I) in the coordinates it is given in. With log π(ξ) = −½|ξ|² + φ(ξ), a
-step rotates (ξ, p) by the angle ε, exact for the Gaussian part, between two half kicks by ε∇φ (a
-splitting after Shahbaba et al. 2014). The error is that of φ alone, so the step does not shrink
-with the dimension when φ is small; with any φ the scheme is reversible and preserves volume, and
-the accept step makes it exact.
+The target is close to N(0, I) in its coordinates. With log π(ξ) = −½|ξ|² + φ(ξ), a step rotates (ξ,
+p) by the angle ε, which is exact for the Gaussian part, between two half-steps of the momentum
+along ε∇φ (the splitting of Shahbaba et al. 2014). The error depends only on φ, so that the step
+size need not shrink with the dimension if φ is small. For any φ the integrator is reversible and
+preserves volume, and the accept step makes the move exact.
 
 `StepSize` finds the step at which moves have a wanted acceptance rate, by dual averaging (Nesterov
 2009; Hoffman & Gelman 2014).
@@ -37,7 +37,7 @@ class StepSize(NamedTuple):
 
     @classmethod
     def start(cls, step: Float[Array, ""] | float) -> Self:
-        """Begin at a step size."""
+        """Return the initial state for a step size."""
         log_step = jnp.log(jnp.asarray(step, float))
         zero = jnp.zeros_like(log_step)
         return cls(log_step, log_step, log_step + jnp.log(2.0), zero, zero)
@@ -60,7 +60,7 @@ class StepSize(NamedTuple):
         acceptance
             α, the acceptance probability of the latest move.
         target
-            The rate that is aimed at.
+            The target acceptance rate.
         adapting
             Where false the step size stays as it is.
         """
@@ -75,10 +75,10 @@ class StepSize(NamedTuple):
 
 
 class TrajectoryEnd(NamedTuple):
-    """The far end of a trajectory, the log density at both ends, the energy and what it gained.
+    """The end of a trajectory, the log density at both ends, and the energy and its change.
 
-    With H = ½|p|² − log π the gain is H at the end less H at the start, infinite where it is not a
-    number: the error of the integrator, since the motion itself conserves H.
+    With H = ½|p|² − log π, the gain is H at the end minus H at the start, infinite if it is not a
+    number. It is the error of the integrator, since the exact motion conserves H.
     """
 
     position: Float[Array, " n"]
@@ -97,7 +97,7 @@ def propose(
     num_steps: Int[Array, ""] | int,
     free: Float[Array, " n"] | float = 1.0,
 ) -> TrajectoryEnd:
-    """Draw a momentum and follow the motion.
+    """Draw a momentum and integrate a trajectory.
 
     Parameters
     ----------
@@ -108,13 +108,11 @@ def propose(
     log_density
         log π.
     step
-        ε in radians, up to a fifth of which is added or taken away at random, so that no length of
-        a trajectory is resonant.
+        ε in radians, varied at random by up to a fifth to avoid resonant trajectory lengths.
     num_steps
-        Steps of the trajectory, at least one.
+        Number of steps of the trajectory, at least one.
     free
-        1, or 0 for coordinates that stay where they are; these must be 0 and without effect on log
-        π.
+        1, or 0 for coordinates that do not move; these must be 0 and have no effect on log π.
     """
     momentum = free * jax.random.normal(momentum_key, position.shape, position.dtype)
     angle = step * jax.random.uniform(jitter_key, minval=0.8, maxval=1.2)
@@ -122,7 +120,7 @@ def propose(
     sine = jnp.sin(angle)
 
     def close_step(index: Array, state: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        """Return log π, the momentum after the half kick that ends a step, and that half kick."""
+        """Return log π, the momentum after the half-step that ends a step, and that half-step."""
         position, momentum = state
         value, slope = jax.value_and_grad(log_density)(position)
         kick = 0.5 * angle * (slope + position)  # ∇φ = ∇log π + ξ
@@ -131,7 +129,7 @@ def propose(
     def open_step(
         _: Array, state: tuple[Array, Array], value: Array, closed: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        """Return position and momentum after another half kick and a rotation."""
+        """Return position and momentum after another half-step and a rotation."""
         opened = closed[0] + closed[1]
         return cosine * state[0] + sine * opened, cosine * opened - sine * state[0]
 
@@ -153,23 +151,23 @@ def move(
     free: Float[Array, " n"] | float = 1.0,
     divergence: float = 1000.0,
 ) -> tuple[Float[Array, " n"], Info]:
-    """Propose the end of a trajectory, and accept it or stay, which leaves the law invariant.
+    """Propose the end of a trajectory and accept or reject it, which leaves π invariant.
 
     Parameters
     ----------
     key
         Random key.
     position, log_density, step, num_steps, free
-        As of `propose`.
+        As in `propose`.
     divergence
-        The energy error beyond which it is no discretisation error any more.
+        The energy error above which a trajectory counts as divergent.
 
     Returns
     -------
     position : array
-        Where the move ended.
+        The new position.
     info : Info
-        The log density there, and figures of the trajectory.
+        The log density at the new position, and diagnostics of the trajectory.
     """
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
     end = propose(momentum_key, jitter_key, position, log_density, step, num_steps, free)

@@ -1,15 +1,15 @@
-"""Moves of the noises together with the states, in coordinates that follow the noises.
+"""Joint moves of noise levels and states, in coordinates that depend on the noise levels.
 
-Given the path, the noises have a law so narrow that drawing them in turn with it takes hundreds of
-iterations to cross their posterior. Linearised at a path c, with weights v that are drawn first,
-the states given the noises θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ
-(`whitening.PathLinearisation`). A random walk θ → θ' takes the states along, so that
+The distribution of the noise levels given the path is so narrow that Gibbs updates take hundreds of
+iterations to traverse their posterior. Linearised at a path c, with weights v that are drawn first,
+the states given the noise levels θ = (log √Q, log √R) are Gaussian, N(μ(θ), Λ(θ)⁻¹) with Λ = LLᵀ
+(`whitening.PathLinearisation`). A random walk θ → θ' moves the states as well, so that
 
     η = L(θ)ᵀ (x − μ(θ))
 
-stays what it was: x' = μ(θ') + L(θ')⁻ᵀ η. The pair is accepted with the ratio of q*(x, v, θ) p(θ)
-times that of the volumes, det L(θ) / det L(θ'), which makes the move exact for any model. Where
-dynamics and emission are linear η and θ are independent, and the walk is one on p(θ | y, v).
+is unchanged: x' = μ(θ') + L(θ')⁻ᵀ η. The acceptance probability is the ratio of q*(x, v, θ) p(θ)
+times the Jacobian det L(θ) / det L(θ'), which makes the move exact for any model. If dynamics and
+emission are linear, η and θ are independent, and the walk targets p(θ | y, v).
 """
 
 from typing import NamedTuple
@@ -36,30 +36,30 @@ from gpssm.inference.whitening import first_order, unstack
 from gpssm.model.target import log_target
 from gpssm.starts.build import NOISES
 
-MOVES = 3  # between two draws of the weights
-ROWS = 10_000  # times the moves of an iteration, at most
-ENOUGH = 40.0  # rounds from which on it is known how far one of them moves the noises
-LEAST_SPREAD = 0.02  # of a log standard deviation in the posterior
+MOVES = 3  # Metropolis steps between two draws of the weights
+ROWS = 10_000  # most rows times moves of an iteration
+ENOUGH = 40.0  # rounds after which the squared change per round is known well enough
+LEAST_SPREAD = 0.02  # least posterior spread of a log standard deviation
 
 
 class Phase(NamedTuple):
-    """Whether an iteration is in the warm-up, and whether it comes after chains parted."""
+    """Whether an iteration is part of the warm-up, and whether chains run separately."""
 
     adapting: Bool[Array, ""]
     parted: Bool[Array, ""]
 
 
 class Walk(NamedTuple):
-    """The size and shape of the walk's steps: those of the noises' law, as it was in the warm-up.
+    """The scale and covariance of the random walk, learned in the warm-up.
 
     Parameters
     ----------
     step
-        The size.
+        The scale of a step.
     mean, square, num_draws
-        The mean of the noises, the sum of squared deviations from it, and the number of draws.
+        The mean of the log noise levels, the sum of squared deviations, and the number of draws.
     moved, rounds
-        The sum of squared changes in a round since chains parted, and the number of rounds.
+        The sum of squared changes per round since chains run separately, and the number of rounds.
     """
 
     step: StepSize
@@ -70,14 +70,16 @@ class Walk(NamedTuple):
     rounds: Float[Array, ""]
 
     def spread(self) -> Float[Array, "p p"]:
-        """Return a root of the noises' covariance, with a first guess of .2² worth ten draws."""
+        """Return a root of the covariance, with an initial guess of .2² that counts as ten
+        draws.
+        """
         identity = jnp.eye(self.mean.size, dtype=self.mean.dtype)
         total = 10.0 * 0.2**2 * identity + self.square
         covariance = total / (10.0 + self.num_draws)
         return cholesky(covariance + LEAST_SPREAD**2 * identity, jitter=0.0)
 
     def learn(self, noises: Float[Array, " p"]) -> "Walk":
-        """Return the walk with one more draw of the noises."""
+        """Return the walk updated by one draw of the log noise levels."""
         number = self.num_draws + 1
         gap = noises - self.mean
         mean = self.mean + gap / number
@@ -85,12 +87,12 @@ class Walk(NamedTuple):
         return self._replace(mean=mean, square=square, num_draws=number)
 
     def num_rounds(self, rows: int, parted: Bool[Array, ""]) -> Int[Array, ""] | int:
-        """Return how often weights are drawn in an iteration: once before chains part.
+        """Return the number of rounds in an iteration: one until chains run separately.
 
-        A round leaves a correlation of ρ = 1 − E(θ' − θ)² / 2 var θ with where the noises were, n
-        of them about ρⁿ. There are as many as leave .6 of it, and four at most. The noise that
-        moves least decides. A GPU waits for each round, and for any loop whose length it has to
-        look up.
+        After a round, the autocorrelation of the noise levels is ρ = 1 − E(θ' − θ)² / 2 var θ, and
+        after n rounds about ρⁿ. The number of rounds is chosen to reach .6 for the slowest noise
+        level, and is at most four. On a GPU it is one, as every round and every loop of variable
+        length has to be synchronised.
         """
         most = min(4, ROWS // (MOVES * rows)) if on_cpu() else 1
         if most <= 1:
@@ -103,7 +105,7 @@ class Walk(NamedTuple):
 
 
 class ChainState(NamedTuple):
-    """All that moves in an iteration; `weights` are those of the latest draw."""
+    """The variables of the chain; `weights` are those of the last draw."""
 
     states: Float[Array, "N Dx"]
     weights: Float[Array, "Dx M"]
@@ -112,7 +114,7 @@ class ChainState(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """Where a walk stands: (θ, x) and its log density, η, and the θ' that is proposed next."""
+    """The current point of a walk: (θ, x) and its log density, η, and the next proposal θ'."""
 
     noises: Float[Array, " p"]
     states: Float[Array, "N Dx"]
@@ -140,7 +142,7 @@ def update(
     phase: Phase,
     num_moves: int = MOVES,
 ) -> ChainState:
-    """Draw weights given states, noises and emission given both, then walk with noises and states.
+    """Draw weights given states, noise and emission given both, then move noise and states jointly.
 
     Parameters
     ----------
@@ -149,15 +151,15 @@ def update(
     moves
         The moves of the parameters.
     state
-        What moves.
+        The variables of the chain.
     centre
-        The path where the model is linearised.
+        The path at which the model is linearised.
     series
         The scaled series.
     phase
-        Whether the walk adapts, and whether its changes count.
+        Whether the walk adapts, and whether its changes are recorded.
     num_moves
-        Moves of the walk at most. There are none if all noises are fixed.
+        Maximum number of moves of the walk. There are none if all noise levels are fixed.
     """
     paths = unstack(state.states, series)
     weights = moves.draw_weights(weights_key, state.parameters, paths, series)
@@ -186,7 +188,7 @@ def _walk(
     adapting: Bool[Array, ""],
     num_moves: int,
 ) -> ChainState:
-    """Return the state after some Metropolis steps of noises and states, given the weights."""
+    """Return the state after some Metropolis steps of noise and states, given the weights."""
     noises, unravel = ravel_pytree(_sampled_noises(moves, state.parameters))
     current = moves.apply(state.parameters)
     linear = first_order(current, state.weights, centre, series)
@@ -195,7 +197,7 @@ def _walk(
         return jax.random.split(jax.random.fold_in(key, index), 2)
 
     def evaluate(index: Array, point: _Point) -> tuple[Array, tuple[Array, Array]]:
-        """log q*(x', v, θ') + log p(θ') − log det L, the density in (η, θ), then x' and η."""
+        """Return log q*(x', v, θ') + log p(θ') − log det L, the density in (η, θ), x' and η."""
         is_first = index == 0
         model = current.with_leaves(unravel(point.proposed))
         factor = block_cholesky(linear.precision(model))
@@ -210,7 +212,9 @@ def _walk(
     def advance(
         index: Array, point: _Point, value: Array, auxiliary: tuple[Array, Array]
     ) -> _Point:
-        """Accept the proposal or not, and make the next one; the first one is the present point."""
+        """Accept or reject the proposal and make the next; the first proposal is the current
+        point.
+        """
         moved, eta = auxiliary
         is_first = index == 0
         change = jnp.where(is_first, 0.0, value - point.value)
@@ -236,6 +240,6 @@ def _walk(
 
 
 def _sampled_noises(moves: ParameterMoves, parameters: Parameters) -> dict[str, Array]:
-    """Return the noises that are sampled."""
+    """Return the log noise levels that are sampled."""
     names = moves.model.leaves("sample")
     return {name: parameters.leaves[name] for name in NOISES if name in names}

@@ -1,15 +1,14 @@
-"""The moves of the parameters given the states, which the samplers of the free-form posterior
-share.
+"""Updates of the parameters given the states, which all samplers of the free-form posterior use.
 
-One iteration of a sampler is a move of the states, and then, whatever that move was,
+One iteration of a sampler updates the states, and then
 
     v | x            exact                                       (`weights_given_states`)
     Q | x, v         exact, as are R | x and (C, d) | x          (`conditionals.py`)
     θ | x            HMC on the other leaves with the role "sample", the weights integrated out
     θ ← Adam(x)      one step, on the leaves with the role "optimise": stochastic-approximation EM
 
-All but the last are for leaves with the role "sample". The last happens in the first part of the
-warm-up only, which the chains share (`pilot_length`).
+All but the last apply to leaves with the role "sample". The last takes place only in the first part
+of the warm-up, which the chains share (`pilot_length`).
 """
 
 from collections.abc import Callable
@@ -38,9 +37,7 @@ from gpssm.model.types import Method
 
 
 class Parameters(NamedTuple):
-    """The leaves that are not fixed, and what their moves remember: HMC its `step`, any other move
-    its `memory`.
-    """
+    """The leaves that are not fixed, the `step` size of HMC, and the `memory` of other updates."""
 
     leaves: dict[str, Array]
     memory: Any
@@ -51,23 +48,23 @@ Density = Callable[[GPSSM], Float[Array, ""]]
 
 
 class ParameterMoves(NamedTuple):
-    """The moves of the parameters of one model under one configuration."""
+    """The parameter updates of one model with given settings."""
 
     model: GPSSM
     num_warmup: int
     learning_rate: float
 
     def init(self) -> Parameters:
-        """The model's own values to start from."""
+        """Return the parameters of the model."""
         memory = self._optimiser().init(self.model.leaves("optimise"))
         return Parameters(self.model.free_leaves(), memory, StepSize.start(0.05))
 
     def apply(self, parameters: Parameters) -> GPSSM:
-        """The model at these parameters."""
+        """Return the model with these parameters."""
         return self.model.with_leaves(parameters.leaves)
 
     def model_at(self, parameters: Parameters, states: States, series: list[Series]) -> GPSSM:
-        """Return the model at these parameters, where it depends on the states too."""
+        """Return the model with these parameters, for models that also depend on the states."""
         return self.apply(parameters)
 
     def update(
@@ -78,7 +75,7 @@ class ParameterMoves(NamedTuple):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """All moves of the parameters given the states, with weights integrated out or redrawn."""
+        """Update all parameters given the states, with weights integrated out or redrawn."""
         weights_key, conjugate_key, sample_key = jax.random.split(key, 3)
         weights = self.draw_weights(weights_key, parameters, states, series)
         parameters = self.draw_conjugate(conjugate_key, parameters, states, weights, series)
@@ -92,23 +89,21 @@ class ParameterMoves(NamedTuple):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """The moves of what has no exact conditional, the weights integrated out: weights held are
-        of no use after.
+        """Update the parameters without an exact conditional, with the weights integrated out, so
+        that earlier draws of the weights become invalid.
         """
         density = self.density(states, series)
         parameters = self.sample(key, parameters, density, iteration)
         return self.optimise(parameters, density, iteration, num_moves(series))
 
     def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model, the weights integrated out: log
-        q*(x).
-        """
+        """Return the log density of the states, log q*(x), as a function of the model."""
         return lambda model: log_collapsed(model, states, series)
 
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
-        """v | x, exact."""
+        """Draw v | x exactly."""
         model = self.model_at(parameters, states, series)
         return conditionals.draw_gaussian(key, weights_given_states(model, states, series))
 
@@ -122,7 +117,7 @@ class ParameterMoves(NamedTuple):
     ) -> Parameters:
         """Draw (C, d) | x, R, then Q | x, v and R | x, C, d.
 
-        Each if its leaf is to be sampled and its prior is conjugate.
+        Each is drawn if its leaf is sampled and has a conjugate prior.
         """
         emission_key, noise_key = jax.random.split(key)
         names = self.conjugate()
@@ -147,8 +142,8 @@ class ParameterMoves(NamedTuple):
     def sample(
         self, key: PRNGKeyArray, parameters: Parameters, density: Density, iteration: Array
     ) -> Parameters:
-        """One HMC move of the sampled leaves that have no exact conditional, from their prior's
-        mean, in its spread.
+        """Make one HMC move of the sampled leaves without an exact conditional, standardised by the
+        mean and standard deviation of the prior.
         """
         names = [name for name in self.model.leaves("sample") if name not in self.conjugate()]
         if not names:
@@ -173,9 +168,7 @@ class ParameterMoves(NamedTuple):
     def optimise(
         self, parameters: Parameters, density: Density, iteration: Array, count: ArrayLike
     ) -> Parameters:
-        """One Adam step, while leaves are learned, up the density and the prior, divided by the
-        number of rows.
-        """
+        """Take one Adam step on log density plus log prior per row, while leaves are learned."""
         names = list(self.model.leaves("optimise"))
         if not names:
             return parameters
@@ -194,7 +187,7 @@ class ParameterMoves(NamedTuple):
         return jax.lax.cond(learning, climb, lambda same: same, parameters)
 
     def conjugate(self) -> set[str]:
-        """The sampled leaves that have an exact conditional."""
+        """The names of the sampled leaves that have an exact conditional."""
         kinds = {"log_process_std": InverseGamma}
         if isinstance(self.model.likelihood, Gaussian):
             kinds |= {
@@ -208,7 +201,7 @@ class ParameterMoves(NamedTuple):
             for name, kind in kinds.items()
             if name in sampled and isinstance(self.model.priors[name], kind)
         }
-        # C and d are drawn together or not at all.
+        # C and d are only drawn jointly.
         return (
             exact
             if {"likelihood.C", "likelihood.d"} <= exact
@@ -239,23 +232,25 @@ class Sampler(Method):
 
 
 def rate_for(learning_rate: float, states: States) -> float:
-    """Adam's first step size: of few rows up to 3⅓ times as large, since the kernel starts further
-    from its optimum.
+    """Return the initial step size of Adam, which is up to 3⅓ times as large for few rows, where
+    the kernel starts further from its optimum.
 
-    Beyond 500 rows long steps are no gain, and take a kernel that was found by shooting from what
-    simulations need.
+    Beyond 500 rows, large steps bring no gain and move a kernel that was fitted by shooting away
+    from values that simulations need.
     """
     rows = sum(len(path) - 1 for path in states)
     return learning_rate * min(max(500 / rows, 1.0), 10 / 3)
 
 
 def annealed_adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
-    """Adam with a step size that falls to zero along so many steps, as half a cosine."""
+    """Return Adam with a step size that decays to zero over `num_steps` along a half cosine."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
 
 
 def _prior_moments(model: GPSSM, name: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The prior's mean and standard deviation, which centre and scale the leaf's moves."""
+    """Return the mean and standard deviation of a prior, which standardise the moves of its
+    leaf.
+    """
     leaf, prior = model.leaves()[name], model.priors[name]
     pair = (prior.mean, prior.std) if isinstance(prior, Normal) else (0.0, 1.0)
     mean, std = (jnp.broadcast_to(value, leaf.shape).astype(leaf.dtype) for value in pair)

@@ -1,4 +1,4 @@
-"""Progress of a run as the user sees it, and how the user can end the run."""
+"""Progress bars, and interruptions by the user."""
 
 import signal
 import sys
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Mode = bool | Literal["plain"]
 
-WIDE_TERMINAL = 110  # columns of a terminal from which a bar shows all figures
+WIDE_TERMINAL = 110  # minimum columns of a terminal for a bar with all statistics
 
 
 class Status(NamedTuple):
-    """Where a run stands after a chunk.
+    """The progress of a run after a chunk.
 
     Parameters
     ----------
     phase
-        What the run is doing.
+        The current phase of the run.
     done
         Iterations since the start of the warm-up.
     total
@@ -38,7 +38,7 @@ class Status(NamedTuple):
     log_target
         Mean over chains of the log target after the chunk.
     rhat
-        R-hat of the log target so far, NaN while there is too little to tell.
+        R-hat of the log target so far, NaN while there are too few draws.
     """
 
     phase: Literal["warm-up", "sampling"]
@@ -70,8 +70,8 @@ def running_rhat(log_target: Float[np.ndarray, "chain draw"], separate_models: b
     log_target
         The log target of the draws.
     separate_models
-        Whether each chain has a separate model. Their targets cannot be compared, and the result
-        is the largest R-hat of a chain by itself.
+        Whether each chain has a separate model. Their targets cannot be compared, and the result is
+        the largest split R-hat of a single chain.
 
     Returns
     -------
@@ -94,12 +94,12 @@ def seconds_left(marks: Sequence[tuple[float, int]], total: int) -> float | None
     marks
         Moments in order, each with the number of units done: (seconds, units).
     total
-        Number of all units.
+        Total number of units.
 
     Returns
     -------
     float or None
-        Seconds, or None as long as no unit has been done between two moments.
+        Seconds, or None until units have been finished between two times.
     """
     moments, done = np.asarray(marks, float).reshape(-1, 2).T
     steps = np.diff(done)
@@ -213,7 +213,7 @@ def tracked(
     name: Callable[[Item], str] = str,
     total: int | None = None,
 ) -> Iterator[Item]:
-    """Yield the items, with a bar or with one line for each as it is done.
+    """Yield the items, with a bar or with one line for each finished item.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def tracked(
     mode
         As in `reporter`.
     what
-        What is being done, as "backtest".
+        The name of the task, such as "backtest".
     name
         The text for an item.
     total
@@ -243,14 +243,14 @@ def tracked(
 
 @contextmanager
 def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the next step of work whose number of steps is unknown.
+    """Yield a function that shows the next step of a task with an unknown number of steps.
 
     Parameters
     ----------
     mode
         As in `reporter`.
     what
-        What is being done.
+        The name of the task.
 
     Yields
     ------
@@ -263,11 +263,11 @@ def announcing(mode: Mode, what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Yield a function `pressed()` that says whether the user has pressed Ctrl-C.
+    """Yield a function `pressed()` that returns whether the user has pressed Ctrl-C.
 
-    The first Ctrl-C is only noted; a second one raises KeyboardInterrupt. SIGTERM, by which systems
-    ask a process to end, counts as Ctrl-C unless the user's program has another handler for
-    it. Python lets only the main thread handle signals: in other threads nothing changes.
+    The first Ctrl-C is only recorded; a second one raises KeyboardInterrupt. SIGTERM is treated as
+    Ctrl-C unless the user's program handles it. Python handles signals only in the main thread; in
+    other threads this function has no effect.
 
     Yields
     ------
@@ -292,5 +292,5 @@ def interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(presses)
     finally:
         for number, handler in zip(numbers, previous, strict=True):
-            # None stands for a handler that was not set from Python, which cannot be restored.
+            # None means a handler that was not installed from Python, which cannot be restored.
             signal.signal(number, signal.default_int_handler if handler is None else handler)

@@ -34,10 +34,10 @@ from gpssm.starts.build import Start
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of the run that do not belong to the model.
+    """Settings of a run that do not concern the model.
 
-    Of these, only `num_chains` and `seed` determine the result; `batching` and the device change it
-    by rounding.
+    Only `num_chains` and `seed` affect the result; `batching` and the device change it only by
+    rounding errors.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Runtime:
     progress
         True for a progress bar, "plain" for one line per chunk, False for no output.
     checkpoint
-        A folder in which the run is saved after each chunk.
+        Folder in which the run is saved after each chunk.
     resume
         Whether to continue the run saved in that folder.
     batching
@@ -61,7 +61,8 @@ class Runtime:
         Number of last rows of each series whose states are stored in draws and checkpoints; "all",
         or "auto", which stores all if they take at most 2 GB.
     callback
-        Function that the method `auto` calls with the best answer so far, each time it improves.
+        Function that the method `auto` calls with the best posterior so far, whenever there is a
+        better one.
     """
 
     num_chains: int = 4
@@ -92,7 +93,7 @@ class Runtime:
             raise ValueError("resume=True needs the folder of the run: checkpoint='...'.")
 
     def replace(self, **changes: Any) -> Self:
-        """Return the runtime with other values."""
+        """Return a copy with some values replaced."""
         return replace(self, **changes)
 
 
@@ -240,7 +241,7 @@ class Loop:
         sampled = [chunk for chunk in self.chunks if chunk.draws is not None]
         draws = _join([chunk.draws for chunk in sampled])
         info = _join([chunk.info for chunk in sampled])
-        # Without any warm-up, figures of no iterations.
+        # Without warm-up, the diagnostics of zero iterations.
         empty = jax.tree.map(lambda leaf: leaf[:, :0], info)
         warmup = _join([empty, *(chunk.info for chunk in self.chunks if chunk.draws is None)])
         seconds = (self.chains.compile_seconds, self.chains.run_seconds)
@@ -248,7 +249,7 @@ class Loop:
         return Sample(draws, info, warmup, *seconds, tuple(self.notes), interrupted)
 
     def _begin(self) -> Any:
-        """Return the carry to continue from, of the checkpoint or the start."""
+        """Return the carry from the checkpoint or, without one, from the start."""
         saved = None
         if self.checkpoint is not None:
             carry, chunk = self.chains.shapes

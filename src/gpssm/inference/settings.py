@@ -4,13 +4,12 @@ A method is a frozen dataclass of settings with a `build`, which returns an obje
 pure functions `init`, `step` and `draw` (`gpssm.model.types.Method`). `fit` calls, in this order,
 
     prepare(series, spec, key)      the model of the scaled series, and the states to start from
-    adopt(model)                    the model with its leaves' roles as the method plays them
-    num_shared(model)               how much of the warm-up one pilot chain does for all
-    build(model, states)            the method
+    adopt(model)                    the model with the roles that the method gives its leaves
+    num_shared(model)               the number of warm-up iterations that one pilot chain runs for
+    all build(model, states)            the method
 
 Leaves with the role "optimise" are learned only in the first part of the warm-up (`pilot_length`),
-which the chains share: chains sample the same posterior only if they have the same optimised
-parameters.
+which the chains share: only with the same optimised parameters do they sample the same posterior.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -127,9 +126,9 @@ class MethodSettings:
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
-    # Whether series are padded, so that many numbers of rows have one program.
+    # Whether series are padded, so that different numbers of rows share one program.
     pads: ClassVar[bool] = False
-    # Whether it has no accept step, and measures what that costs.
+    # Whether it has no accept step and measures the resulting bias.
     judges_bias: ClassVar[bool] = False
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
 
@@ -140,7 +139,7 @@ class MethodSettings:
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:
-        # A subclass may give another default, and the check stays.
+        # A subclass may change the default; the check of the base class still applies.
         checks = {
             name: item.metadata["check"]
             for cls in reversed(type(self).__mro__)

@@ -1,9 +1,9 @@
-"""Hamiltonian Monte Carlo on log q*(x) in whitened coordinates: what `ffvd` and `quick` share.
+"""Hamiltonian Monte Carlo on log q*(x) in whitened coordinates, as used by `ffvd` and `quick`.
 
-An iteration refreshes the coordinates if it is time to, moves the states, then moves everything
-else given the states. The coordinates (`whitening.py`) are those of the present noises. They are
-linearised at the running mean of the states a few times in warm-up, since states and parameters
-settle; nothing adapts afterwards.
+An iteration refreshes the coordinates if the schedule says so, updates the states, and then updates
+everything else given the states. The coordinates (`whitening.py`) are computed for the current
+noise levels. A few times in the warm-up, the model is linearised anew at the running mean of the
+states; nothing adapts afterwards.
 """
 
 import abc
@@ -30,24 +30,24 @@ from gpssm.starts.build import SLACK
 
 
 def slack_of(rows: int) -> float:
-    """Return the prior standard deviation of a linear mean around the linear fit to so many rows.
+    """Return the prior standard deviation of a linear mean around a linear fit to this many rows.
 
-    One that is free soon leaves what simulations need, and learns the next step; of few rows the
-    fit knows little. It is .003 for 500 rows.
+    With a wide prior, the linear mean soon fits one-step predictions at the expense of simulations;
+    with few rows, the linear fit is uncertain. It is .003 for 500 rows.
     """
     return min(SLACK, 1.5 / rows)
 
 
 @dataclass(frozen=True)
 class WhitenedSettings(MethodSettings):
-    """Settings that `ffvd` and `quick` share; `MethodSettings` has the others.
+    """Settings of both `ffvd` and `quick`; `MethodSettings` has the others.
 
     Parameters
     ----------
     num_leapfrog
-        Steps of one trajectory at most.
+        Maximum number of leapfrog steps of a trajectory.
     rank
-        Soft directions that the coordinates are stretched along.
+        Number of soft directions along which the coordinates are stretched.
     """
 
     compares: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class WhitenedSettings(MethodSettings):
     rank: int = whole(80)
 
     def slack(self, rows: int) -> float:
-        """Return that of the free-form posterior."""
+        """Return the prior standard deviation of a linear mean around the linear fit."""
         return slack_of(rows)
 
 
@@ -68,16 +68,16 @@ class Schedule:
     Parameters
     ----------
     angle
-        Radians of a trajectory.
+        Length of a trajectory in radians.
     first_step
-        Radians of a step before anything is adapted.
+        Initial step size in radians.
     longest_step
-        Radians of a step at most.
+        Maximum step size in radians.
     spread
-        Where the pilot ends chains part, to places so many times as wide as the coordinates take
-        the posterior for: from one point on they would agree whether they have settled or not.
+        Overdispersion of the chains after the pilot, relative to the whitened posterior: chains
+        that start at one point would agree even before they converge.
     late_iterations
-        Iterations that have to be left of the warm-up for a late refresh of the coordinates.
+        Number of warm-up iterations that must remain for a late refresh of the coordinates.
     """
 
     angle: float
@@ -87,11 +87,11 @@ class Schedule:
     late_iterations: float = math.inf
 
     def iterations(self, num_warmup: int) -> np.ndarray:
-        """Return the iterations that begin with a refresh, the first one among them.
+        """Return the iterations that begin with a refresh, including the first.
 
-        The others come after shares of the warm-up, the last when parameters are no longer learned;
-        and late, at the mean of a chain's own states, if enough iterations are left for the step to
-        adapt to it.
+        The others follow at fixed shares of the warm-up, up to the end of parameter learning. A
+        late refresh, at the mean states of the chain itself, follows if enough iterations remain
+        for the step size to adapt.
         """
         shares = [0, 0.1, 0.25, 0.5, 0.7]
         if (1 - 0.85) * num_warmup >= self.late_iterations:
@@ -100,14 +100,14 @@ class Schedule:
 
 
 class Carry(NamedTuple):
-    """What the next iteration needs.
+    """The state of the sampler between iterations.
 
     Parameters
     ----------
     states, weights, parameters, walk
-        As of `noise_moves.ChainState`: with these weights the states are one draw from q*(v, x).
+        As in `noise_moves.ChainState`; weights and states are a joint draw from q*(v, x).
     whitening
-        What the coordinates are made of.
+        The quantities from which the coordinates are computed.
     step
         The step size of the trajectories.
     mean, num_averaged
@@ -115,7 +115,7 @@ class Carry(NamedTuple):
     iteration
         The number of iterations done.
     bias, acceptance
-        Of the latest exact moves, where the method makes such moves to see how large its bias is.
+        Results of the last exact moves, for methods that use them to measure their bias.
     """
 
     states: Float[Array, "N Dx"]
@@ -132,9 +132,9 @@ class Carry(NamedTuple):
 
 
 class WhitenedTarget(NamedTuple):
-    """The target in the coordinates of an iteration: log π(ξ), and where the chain is.
+    """The target log π(ξ) in the coordinates of an iteration, and the position of the chain.
 
-    `free` is 1, or 0 for coordinates of states that pad.
+    `free` is 1, or 0 for the coordinates of padding states.
     """
 
     coordinates: Coordinates
@@ -156,15 +156,15 @@ class WhitenedSampler(Sampler):
     start
         The states to start from.
     schedule
-        When the coordinates are refreshed, and the sizes of steps.
+        The refreshes of the coordinates, and the sizes of steps.
     """
 
     schedule: Schedule
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> Carry:
-        """Return the carry at the start, whose coordinates the first iteration computes.
+        """Return the initial carry, whose coordinates the first iteration computes.
 
-        So the program contains the whitening in one place.
+        The compiled program therefore contains the whitening only once.
         """
         states = jnp.concatenate([jnp.asarray(path) for path in self.start])
         parameters = self.moves.init()
@@ -188,14 +188,14 @@ class WhitenedSampler(Sampler):
         """Run one iteration."""
 
     def draw(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-        """Return the present states, weights and parameters."""
+        """Return the current states, weights and parameters."""
         return Draw(unstack(carry.states, series), carry.weights, carry.parameters.leaves)
 
     def metric(self, model: GPSSM, states: States, series: list[Series]) -> GPSSM:
-        """Return the model whose log q*(x) the coordinates follow.
+        """Return the model for which the coordinates are computed.
 
-        It may be another than that of the density: coordinates change how fast chains mix, not what
-        they draw from.
+        It may differ from the model of the density: coordinates affect how fast chains mix, not the
+        distribution that they draw from.
         """
         return model
 
@@ -207,12 +207,12 @@ class WhitenedSampler(Sampler):
         return whiten(model, centre, series, self.settings.rank)
 
     def phase(self, carry: Carry) -> Phase:
-        """Return where in the run an iteration is."""
+        """Return the phase of the run to which an iteration belongs."""
         num_warmup = self.settings.num_warmup
         return Phase(carry.iteration < num_warmup, carry.iteration >= pilot_length(num_warmup))
 
     def refresh(self, carry: Carry, series: list[Series]) -> Carry:
-        """Return the carry with coordinates at the mean of the states, if it is time to."""
+        """Return the carry, with coordinates refreshed at the mean of the states if one is due."""
         due = jnp.any(carry.iteration == self.schedule.iterations(self.settings.num_warmup))
 
         def refreshed() -> Carry:
@@ -227,7 +227,9 @@ class WhitenedSampler(Sampler):
         return jax.lax.cond(in_step(due), refreshed, lambda: carry)
 
     def target(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> WhitenedTarget:
-        """Return the target in the present coordinates, and the position; chains part in it."""
+        """Return the target in the current coordinates, and the position, dispersed after the
+        pilot.
+        """
         model = self.moves.apply(carry.parameters).prepared()
         coordinates = carry.whitening.at(model)
         free = moving(carry.states, series)
@@ -253,9 +255,9 @@ class WhitenedSampler(Sampler):
         carry
             The carry before.
         state
-            What has moved.
+            The updated variables of the chain.
         acceptance, aim
-            The statistic that the step size is adapted by, and what it aims at.
+            The acceptance statistic to which the step size adapts, and its target.
         """
         adapting = self.phase(carry).adapting
         number = carry.num_averaged + adapting

@@ -8,8 +8,9 @@ block-tridiagonal Λ in the states, bordered by the weights. Integrating the wei
 
 where V spans the directions that the weights soften (the leading left singular vectors of L⁻¹U),
 and S is an inverse root of the curvature within that span. The directions W = L⁻ᵀV of the states
-are computed now and then (`whiten`); L and S are made anew for the present noises (`Whitening.at`),
-since a step that suits one noise is far too long for half of it. All of it costs O(T).
+are computed occasionally (`whiten`); L and S are recomputed for the current noise levels
+(`Whitening.at`), since a step size that suits one noise level is far too long for half of it. The
+total cost is O(T).
 """
 
 import itertools
@@ -43,33 +44,33 @@ from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM
 from gpssm.model.target import transition_statistics, weights_given, weights_given_states
 
-FLOOR = 1e-3  # of the curvature with weights held, that is left of it when they are free
+FLOOR = 1e-3  # least share of the curvature that remains when the weights are integrated out
 
 
 class PathLinearisation(NamedTuple):
-    """Dynamics and emission to first order at a path c, with δ = x − c.
+    """The dynamics and the emission linearised at a path c, with δ = x − c.
 
     δ_{t+1} = F_t δ_t − gap_t + N(0, Q),    error_t = slope_t δ_t + N(0, R)
 
-    Rows of all series follow each other. From the last state of one to the first of the next all is
-    zero.
+    The rows of all series are concatenated. Entries from the last state of one series to the first
+    state of the next are zero.
 
     Parameters
     ----------
     centre
         c.
     first
-        1 at each x₀ and at states that pad, to which no transition leads, else 0.
+        1 for each x₀ and for padding states, to which no transition leads, otherwise 0.
     jacobian
         F = ∂f/∂x.
     gap
         c_{t+1} − f(c_t).
     slope
-        Of the outputs' means.
+        The slope of the mean of the outputs.
     error
-        The outputs less their means; zero where nothing was observed.
+        The outputs minus their means; zero for missing outputs.
     present
-        1 where an output was observed, else 0.
+        1 for observed outputs, otherwise 0.
     """
 
     centre: Float[Array, "N Dx"]
@@ -81,10 +82,10 @@ class PathLinearisation(NamedTuple):
     present: Float[Array, "N Dy"]
 
     def precision(self, model: GPSSM) -> BlockTridiagonal:
-        """Return Λ at the model's noises.
+        """Return Λ at the noise levels of the model.
 
-        Its diagonal blocks are Q⁻¹ (I for x₀) + FᵀQ⁻¹F + Fisher's information of the outputs, its
-        lower blocks −Q⁻¹F.
+        Its diagonal blocks are Q⁻¹ (I for x₀) + FᵀQ⁻¹F + the Fisher information of the outputs; its
+        lower blocks are −Q⁻¹F.
         """
         noise = 1 / model.process_variance
         identity = jnp.eye(model.state_dim, dtype=self.centre.dtype)
@@ -108,9 +109,9 @@ class PathLinearisation(NamedTuple):
         )
 
     def output_precision(self, model: GPSSM) -> Float[Array, "N Dy"]:
-        """Return 1/R of the outputs that were observed.
+        """Return 1/R for the observed outputs.
 
-        A likelihood that cannot tell its moments has no part in Λ.
+        A likelihood without known moments does not contribute to Λ.
         """
         try:
             return self.present / model.likelihood.moments(self.centre)[1]
@@ -128,11 +129,11 @@ class Coordinates(NamedTuple):
     factor
         L.
     directions
-        Wᵀ: each in one piece of memory, which is what a product with a vector reads.
+        Wᵀ, with each direction contiguous in memory for products with vectors.
     stretch, shrink
         h⁻ᵀ (S − I) h⁻¹ and h⁻ᵀ (S⁻¹ − I) h⁻¹.
     dense
-        The whole map, where one product is faster than a recursion; None elsewhere.
+        The whole map as a matrix, if one product is faster than a recursion; None otherwise.
     """
 
     centre: Float[Array, "N Dx"]
@@ -160,28 +161,28 @@ class Coordinates(NamedTuple):
     def _along(
         self, matrix: Float[Array, "r r"], blocks: Float[Array, "N Dx"]
     ) -> Float[Array, "N Dx"]:
-        """Return W times the matrix times Wᵀ of these blocks."""
+        """Return W · matrix · Wᵀ applied to these blocks."""
         inside = jnp.matmul(matrix, jnp.matmul(self.directions, jnp.ravel(blocks)))
         return jnp.matmul(inside, self.directions).reshape(blocks.shape)
 
 
 class Whitening(NamedTuple):
-    """What the coordinates are made of, at any noises.
+    """The quantities from which the coordinates are computed for any noise levels.
 
     With D x = F x_t − x_{t+1} at each transition, the curvature of log q* along W is to first
-    order, with weights held and with weights free,
+    order, with fixed weights (K) and with weights integrated out (G),
 
-        K = WᵀΛW = Σ_d (DW)_dᵀ(DW)_d / Q_d + W₀ᵀW₀ + (outputs' share)
+        K = WᵀΛW = Σ_d (DW)_dᵀ(DW)_d / Q_d + W₀ᵀW₀ + (term of the outputs)
         G = K − Σ_d X_dᵀ (Q_d I + A_dᵀA_d)⁻¹ X_d / Q_d,    X_d = A_dᵀ (DW)_d
 
     Parameters
     ----------
     linear
-        The first order at a path.
+        The linearisation at a path.
     directions
         Wᵀ, the soft directions.
     squares
-        (DW)_dᵀ(DW)_d for each d, and W₀ᵀW₀ of the states to which no transition leads.
+        (DW)_dᵀ(DW)_d for each d, and W₀ᵀW₀ for the states to which no transition leads.
     gram
         AᵀA.
     cross
@@ -195,11 +196,11 @@ class Whitening(NamedTuple):
     cross: Float[Array, "Dx M r"]
 
     def at(self, model: GPSSM) -> Coordinates:
-        """Return the coordinates at the model's noises.
+        """Return the coordinates at the noise levels of the model.
 
         With K = h hᵀ and G = g gᵀ the directions V = LᵀW h⁻ᵀ are orthonormal and S = hᵀ g⁻ᵀ. V is
-        not made: L⁻ᵀV is W h⁻ᵀ, and Vᵀ is h⁻¹WᵀL, so that nothing that is as long as the series and
-        as wide as W is multiplied.
+        never computed: L⁻ᵀV is W h⁻ᵀ, and Vᵀ is h⁻¹WᵀL, which avoids products of matrices as long
+        as the series and as wide as W.
         """
         factor = block_cholesky(self.linear.precision(model))
         stiff = self._stiffness(model)
@@ -207,15 +208,15 @@ class Whitening(NamedTuple):
         variance = model.process_variance[:, None, None]
         identity = jnp.eye(self.gram.shape[-1], dtype=stiff.dtype)[None]
         if model.basis.shared:
-            # One P for all dimensions, and what they say of its weights together.
+            # One P for all dimensions, and the sum of their information about the shared weights.
             uncertain = inverse_root(identity + jnp.sum(self.gram / variance, 0, keepdims=True))
             together = jnp.sum(self.cross / variance, 0, keepdims=True)
             softened = gram(jnp.matmul(uncertain, together))
         else:
             uncertain = inverse_root(self.gram + variance * identity)
             softened = gram(jnp.matmul(uncertain, self.cross)) / variance
-        # Rounding may eat what is left of the curvature where noises are very small: it is then
-        # that with weights held.
+        # With very small noise, rounding errors may exceed the remaining curvature; the curvature
+        # with fixed weights then replaces it.
         soft = cholesky((1 + FLOOR) * stiff - jnp.sum(softened, 0), jitter=0.0)
         soft = jnp.where(jnp.all(jnp.isfinite(soft)), soft, root)
         inverse = inverse_lower(root)
@@ -226,9 +227,9 @@ class Whitening(NamedTuple):
         return Coordinates(self.linear.centre, factor, self.directions, stretch, shrink, dense)
 
     def _stiffness(self, model: GPSSM) -> Float[Array, "r r"]:
-        """Return K at the model's noises."""
+        """Return K at the noise levels of the model."""
         weighted = jnp.sqrt(self.linear.output_precision(model))[:, :, None] * self.linear.slope
-        # Sums of products, not a product of matrices, for which W would have to be transposed.
+        # Sums of products: a matrix product would have to transpose W.
         directions = self.directions.reshape(-1, len(weighted), 1, weighted.shape[-1])
         outputs = jnp.sum(weighted[None] * directions, -1)
         outputs = outputs.reshape(len(outputs), -1)
@@ -239,13 +240,13 @@ class Whitening(NamedTuple):
 
 
 def unstack(states: Float[Array, "N Dx"], series: list[Series]) -> States:
-    """Return a path for each series again."""
+    """Return the path of each series from concatenated states."""
     ends = itertools.accumulate((len(rows) + 1 for rows in series), initial=0)
     return tuple(states[start:end] for start, end in itertools.pairwise(ends))
 
 
 def moving(states: Float[Array, "N Dx"], series: list[Series]) -> Float[Array, " n"]:
-    """Return 1 for each coordinate of the stacked states, 0 for those of states that pad."""
+    """Return 1 for each coordinate of the stacked states, and 0 for those of padding states."""
     real = jnp.concatenate([real_states(rows, states.dtype) for rows in series])
     return jnp.repeat(real, states.shape[1])
 
@@ -260,7 +261,7 @@ def whiten(
     model
         The model.
     centre
-        The path, the states of all series stacked.
+        The path: the stacked states of all series.
     series
         The scaled series.
     rank
@@ -285,7 +286,7 @@ def whiten(
 def linearise(
     model: GPSSM, states: Float[Array, "N Dx"], series: list[Series]
 ) -> PathLinearisation:
-    """Return the first order at a path, the weights at their posterior mean given it."""
+    """Return the linearisation at a path, with weights at their posterior mean given the path."""
     weights = weights_given_states(model, unstack(states, series), series).mean
     return first_order(model, weights, states, series)
 
@@ -293,7 +294,7 @@ def linearise(
 def first_order(
     model: GPSSM, weights: Float[Array, "Dx M"], states: Float[Array, "N Dx"], series: list[Series]
 ) -> PathLinearisation:
-    """Return the dynamics of these weights, and the emission, to first order at a path."""
+    """Return the linearisation at a path of the emission and of the dynamics with these weights."""
     paths = unstack(states, series)
     function = model.function(weights)
 
@@ -307,7 +308,7 @@ def first_order(
     y = jnp.concatenate([jnp.asarray(rows.y, states.dtype) for rows in series])
     mean, jacobian = map_rows(step, (x, u))
     ends = list(itertools.accumulate(len(rows) for rows in series))[:-1]
-    # A first row without output is that of x₀.
+    # The first row is x₀, which has no output.
     slope, error, present = (
         jnp.concatenate([_pad_rows(rows, 1, 0) for rows in jnp.split(part, ends)])
         for part in _emission(model, following, y)
@@ -320,9 +321,9 @@ def first_order(
 
 
 def between(parts: Sequence[Float[Array, "T ..."]]) -> Float[Array, "N-1 ..."]:
-    """Return what belongs to the transitions of each series.
+    """Return the values of the transitions of all series, concatenated.
 
-    There are zeros from the last state of a series to the first of the next.
+    Zeros separate the series: there is no transition from one to the next.
     """
     return jnp.concatenate([_pad_rows(part, 0, 1) for part in parts])[:-1]
 
@@ -332,7 +333,7 @@ def _pad_rows(rows: Float[Array, "T ..."], before: int, after: int) -> Float[Arr
 
 
 def _slopes(function: Callable[[Array], Array], x: Float[Array, "T Dx"]) -> Float[Array, "T D Dx"]:
-    """Return ∂function/∂x of every row, for a function of rows."""
+    """Return ∂function/∂x for each row, for a function of rows."""
 
     def along(direction: Float[Array, " Dx"]) -> Float[Array, "T D"]:
         return jax.jvp(function, (x,), (jnp.broadcast_to(direction[None], x.shape),))[1]
@@ -343,7 +344,7 @@ def _slopes(function: Callable[[Array], Array], x: Float[Array, "T Dx"]) -> Floa
 def _emission(
     model: GPSSM, x: Float[Array, "T Dx"], outputs: Float[Array, "T Dy"]
 ) -> tuple[Float[Array, "T Dy Dx"], Float[Array, "T Dy"], Float[Array, "T Dy"]]:
-    """Return the slope of the outputs' mean, its error, and which outputs were observed."""
+    """Return the slope of the mean of the outputs, its error, and the mask of observed outputs."""
     y, present = observed(outputs)
     present = present.astype(x.dtype)
     try:
@@ -357,15 +358,15 @@ def _emission(
 class Coupling(NamedTuple):
     """The blocks of the precision between states and weights, ∓ DᵀA_d / Q_d.
 
-    Products with A and with D x = F x_t − x_{t+1} along a path: neither is ever held.
+    It multiplies by A and by D x = F x_t − x_{t+1} along a path without storing either.
 
     Parameters
     ----------
     model
         The model.
     rows
-        The path but for its last state (N−1, Dx), the inputs (N−1, Du), and 0 between two series
-        and to states that pad, else 1 (N−1,).
+        The path without its last state (N−1, Dx), the inputs (N−1, Du), and a mask (N−1,): 0
+        between two series and for padding, otherwise 1.
     jacobian
         F.
     """
@@ -375,7 +376,7 @@ class Coupling(NamedTuple):
     jacobian: Float[Array, "N-1 Dx Dx"]
 
     def errors(self, columns: Float[Array, "N Dx r"]) -> Float[Array, "N-1 Dx r"]:
-        """Return D of every column, zero where nothing moves."""
+        """Return D of every column, zero where there is no transition."""
         change = jnp.einsum("tij,tjr->tir", self.jacobian, columns[:-1]) - columns[1:]
         return self.rows[2][:, None, None] * change
 
@@ -412,14 +413,14 @@ def _soft_directions(
     """Return W = L⁻ᵀV, for V the leading left singular vectors of L⁻¹U.
 
     U Uᵀ = Λ_xv P⁻¹ Λ_vx with P = I + AᵀA/Q = L_P L_Pᵀ the weights' precision, and Λ_xv from A L_P⁻ᵀ
-    / Q. The right singular vectors are those of UᵀΛ⁻¹U, which is small: U is multiplied by the
-    weights of one dimension at a time, and never whole. An iteration would not do: what separates
-    directions is how near to 1 their singular values are.
+    / Q. The right singular vectors are those of UᵀΛ⁻¹U, which is small: U is applied to the weights
+    of one dimension at a time and never stored as a whole. A power iteration would not converge,
+    since the singular values differ only in their distance from 1.
 
     Parameters
     ----------
     coupling
-        Λ_xv, as products.
+        Products with Λ_xv.
     squares
         AᵀA.
     factor
@@ -431,7 +432,7 @@ def _soft_directions(
     shared = coupling.model.basis.shared
 
     def of_weights(terms: Float[Array, "Dx M r"]) -> Float[Array, "Dx|1 M r"]:
-        """Sum over the dimensions where they have the same weights."""
+        """Sum over the dimensions if they share their weights."""
         return jnp.sum(terms, 0, keepdims=True) if shared else terms
 
     information = of_weights(squares / variance)
@@ -451,7 +452,7 @@ def _soft_directions(
         return jax.vmap(lambda column: solve_upper(factor, column), 2, 2)(columns)
 
     def squared(index: Array) -> Float[Array, "Dx|1 M M"]:
-        """Return UᵀΛ⁻¹U times the weights of one dimension."""
+        """Return UᵀΛ⁻¹U applied to the weights of one dimension."""
         units = jnp.zeros_like(information).at[index].set(identity)
         columns = coupling.cross(unwhiten(whitened_coupling(units))) / variance
         return jnp.matmul(root, of_weights(columns))
@@ -466,7 +467,7 @@ def _soft_directions(
 def _dense(
     factor: BlockCholesky, directions: Float[Array, "r n"], stretch: Float[Array, "r r"]
 ) -> Array | None:
-    """Return L⁻ᵀ + W h⁻ᵀ (S − I) h⁻¹ WᵀL, on a GPU and where it is not too large."""
+    """Return L⁻ᵀ + W h⁻ᵀ (S − I) h⁻¹ WᵀL on a GPU if it is not too large; None otherwise."""
     shape = factor.diagonal.shape[:2]
     if not fits_whole(directions.shape[1]):
         return None

@@ -1,1 +1,1 @@
-"""Linear-Gaussian state-space models from data."""
+"""Linear-Gaussian state-space models fitted to data."""

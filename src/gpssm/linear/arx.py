@@ -1,37 +1,38 @@
-"""Regressions of outputs on past outputs and inputs: few lags by BIC, many regularised, reduced.
+"""Regressions of outputs on past outputs and inputs: with orders by BIC, regularised, and reduced.
 
     y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + N(0, σ²)
 
-u_t takes part: in the library's time u[t] drives states[t] → states[t+1], which emits y[t]. Both
-kinds of regression need the data only through the inner products of the regressors, which are
-formed once.
+u_t is a regressor since, by the convention of this library, u[t] drives states[t] → states[t+1],
+which emits y[t]. Both kinds of regression depend on the data only through the inner products of the
+regressors, which are computed once.
 
 **Regularised** (Pillonetto, Dinuzzo, Chen, De Nicolao & Ljung 2014): so many lags that no order has
-to be chosen, under a Gaussian prior that says that impulse responses are smooth and die out. For
-each response θ of one output to one signal it is the TC kernel, Cov(θ_i, θ_j) = σ² c λ^max(i, j),
-with c, λ and σ² where the marginal likelihood of that output is greatest. Its increments ε_i = θ_i
-− θ_{i+1} (with θ_{n+1} = 0) are independent, of variance σ² c (λ^i − λ^{i+1}), and σ² c λ^n for the
-last, so in their coordinates this is a ridge regression: with r their prior variances over σ², S
+to be chosen, under a Gaussian prior on smooth and decaying impulse responses. The prior of the
+response θ of an output to a signal has the TC kernel, Cov(θ_i, θ_j) = σ² c λ^max(i, j), where c, λ
+and σ² maximise the marginal likelihood of that output. The increments ε_i = θ_i − θ_{i+1} (with
+θ_{n+1} = 0) are independent, of variance σ² c (λ^i − λ^{i+1}), and σ² c λ^n for the last, so that
+the regression on the increments is a ridge regression: with r their prior variances over σ², and S
 and s the inner products of the centred regressors with each other and with the output,
 
     M = I + r^½ S r^½,   m = r^½ M⁻¹ r^½ s,   σ² = (yᵀy − sᵀm) / N
     −log p(y) = ½ N log σ² + ½ log det M + const
 
-**Reduced.** State-space models of all low orders come out of a long regularised regression. Its
-state f_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …] is all that the past says about the outputs to come.
-Of what it says about the next H of them, Σ_h^(-½) C A^h f_t with Σ_h the covariance of the forecast
-h rows ahead, the principal components over the training rows are the states of a smaller model:
+**Reduced.** State-space models of all low orders are obtained from a long regularised regression.
+Its state f_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …] contains all information of the past about future
+outputs. The states of a smaller model are the principal components, over the training rows, of the
+weighted forecasts of the next H outputs, Σ_h^(-½) C A^h f_t, where Σ_h is the covariance of the
+forecast h rows ahead:
 
     z_t = T f_t,   T = first n rows of Vᵀ L⁻¹,   U S Vᵀ = [Σ_h^(-½) C A^h]_h L,   L Lᵀ = Cov(f)
 
-They are nested, so that the states of order n are the first of those of a larger order, and errors
-count at the horizon of use by how large they are beside what cannot be forecast anyway. The rest is
-least squares in innovations form, for which the states are known at every row:
+The states are nested: those of order n are the first n of any larger order. The weights measure
+errors at each horizon relative to the unpredictable part of the output. The other parameters follow
+by least squares in innovations form, as the states are known at every row:
 
     y_t = H z_t + D u_t + d + e_t,   z_{t+1} = F z_t + G u_t + g + K e_t,   e_t ~ N(0, Σ)
 
-This is subspace identification by a long regression (Jansson 2003; SSARX), with a regression that
-is regularised.
+This is SSARX (Jansson 2003), subspace identification by a long regression, with a regularised
+regression.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,21 +46,22 @@ from jaxtyping import Float
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
-# Least standard deviation of a regression's error, in units of the scaled data: at this size a
-# measurement is exact for every practical purpose, and without it the likelihood of data that are
-# smooth to the last digit has no maximum.
+# Minimum standard deviation of the error of a regression, in units of the scaled data. At this size
+# a measurement is exact for all practical purposes; without the minimum, the likelihood of
+# perfectly smooth data has no maximum.
 NO_NOISE = 1e-4
-# Of a plain regression, relative to each regressor's mean square: inputs may be constant.
+# Ridge of a plain regression, relative to the mean square of each regressor, as inputs may be
+# constant.
 RIDGE = 1e-8
-ROWS_A_COEFFICIENT = 3  # rows of data that a coefficient of a plain regression needs at least
+ROWS_A_COEFFICIENT = 3  # minimum rows of data per coefficient of a plain regression
 LAGS = 20  # of outputs and of inputs in a regularised regression
 
 
 class Regression(NamedTuple):
     """y_t = Σ_i outputs[i−1] y_{t−i} + Σ_j inputs[j] u_{t−j} + offset + N(0, covariance).
 
-    `hyper` has the prior of a regularised regression: of each output, log c of its responses to
-    outputs and then to inputs, and logit λ of each.
+    `hyper` contains the hyper-parameters of a regularised regression: for each output, log c of its
+    responses to outputs and then to inputs, followed by logit λ of each.
     """
 
     outputs: Float[np.ndarray, "na Dy Dy"]
@@ -79,7 +81,7 @@ class Products(NamedTuple):
 
 
 def regressors(series: Series, na: int, nb: int, skip: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [y_{t−1}, …, y_{t−na}, u_t, …, u_{t−nb+1}, 1] and y_t for t from `skip` on."""
+    """Return rows [y_{t−1}, …, y_{t−na}, u_t, …, u_{t−nb+1}, 1] and y_t for t from `skip` on."""
     past = [series.y[skip - lag : len(series) - lag] for lag in range(1, na + 1)]
     inputs = [series.u[skip - lag : len(series) - lag] for lag in range(nb)]
     return np.hstack([*past, *inputs, np.ones((len(series) - skip, 1))]), series.y[skip:]
@@ -107,10 +109,10 @@ def products(
 
 
 def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, int]:
-    """The (na, nb) of least BIC = N Σ_j log σ²_j + k log N, judged on the same N complete rows.
+    """Return the (na, nb) of least BIC = N Σ_j log σ²_j + k log N, over the same N complete rows.
 
-    Every candidate is a block of the one matrix of inner products. Where too few rows are complete
-    for all lags, fewer are tried.
+    Every candidate uses a block of one matrix of inner products. If too few rows are complete for
+    all lags, fewer lags are tried.
     """
     outputs, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, min(max_order, min(len(item) for item in series) // 4))
@@ -139,7 +141,7 @@ def select_orders(series: Sequence[Series], max_order: int = 10) -> tuple[int, i
 
 
 def regress(series: Sequence[Series], na: int, nb: int, skip: int | None = None) -> Regression:
-    """Least squares on complete rows, after the first `skip` of each series."""
+    """Fit by least squares on complete rows, without the first `skip` of each series."""
     parts = products(series, na, nb, max(na, nb - 1) if skip is None else skip)
     needed = ROWS_A_COEFFICIENT * len(parts.square)
     if parts.rows < needed:
@@ -154,14 +156,14 @@ def regress(series: Sequence[Series], na: int, nb: int, skip: int | None = None)
 
 
 def _least_squares(parts: Products) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients (p, Dy) and the mean outer product of the errors (Dy, Dy)."""
+    """Return coefficients (p, Dy) and the mean outer product of the errors (Dy, Dy)."""
     diagonal = np.maximum(np.diagonal(parts.square), 1e-12)
     coefficients = np.linalg.solve(parts.square + RIDGE * np.diag(diagonal), parts.cross)
     return coefficients, _error_covariance(parts, coefficients)
 
 
 def _error_covariance(parts: Products, coefficients: np.ndarray) -> Float[np.ndarray, "Dy Dy"]:
-    """Σ e eᵀ / N of the errors e = y − Wᵀz, from the inner products."""
+    """Return Σ e eᵀ / N for the errors e = y − Wᵀz, from the inner products."""
     fitted = coefficients.T @ parts.cross
     total = parts.target - fitted - fitted.T + coefficients.T @ parts.square @ coefficients
     return 0.5 * (total + total.T) / max(parts.rows, 1)
@@ -183,11 +185,11 @@ def _regression(
 def _positive(
     covariance: Float[np.ndarray, "Dy Dy"], variance: Float[np.ndarray, " Dy"]
 ) -> np.ndarray:
-    """The covariance with these variances on its diagonal, its correlations not singular."""
+    """Return the covariance with these variances, and with correlations made non-singular."""
     correlation = covariance / np.sqrt(np.outer(variance, variance))
     np.fill_diagonal(correlation, 1.0)
     values, vectors = np.linalg.eigh(correlation)
-    # Outputs may be copies of each other.
+    # Outputs may be identical.
     correlation = (vectors * np.maximum(values, 1e-6)) @ vectors.T
     scale = np.sqrt(variance / np.diagonal(correlation))
     return scale[:, None] * correlation * scale
@@ -199,18 +201,18 @@ def regress_regularised(
     nb: int = LAGS,
     start: Float[np.ndarray, "Dy 2*(Dy+Du)"] | None = None,
 ) -> Regression:
-    """The posterior mean under TC kernels, with hyper-parameters of greatest marginal likelihood.
+    """Return the posterior mean under TC kernels with hyper-parameters of maximum marginal
+    likelihood.
 
     Parameters
     ----------
     series
-        Scaled series. Missing outputs among the regressors are interpolated; rows whose own output
-        is missing, and lags beyond a fourth of the longest series, are left out.
+        Scaled series. Missing outputs among the regressors are interpolated; rows with a missing
+        output, and lags longer than a quarter of the longest series, are omitted.
     na, nb
         Lags of outputs and of inputs.
     start
-        Hyper-parameters to start the search from, those of a regression on other rows of the same
-        system.
+        Initial hyper-parameters, from a regression on other rows of the same system.
     """
     width, input_dim = series[0].output_dim, series[0].input_dim
     most = max(1, max(len(item) for item in series) // 4)
@@ -250,7 +252,7 @@ def regress_regularised(
 
 
 class Ridge(NamedTuple):
-    """The regression of one centred output on increments of its responses, `lags` a signal."""
+    """The ridge regression of one centred output, with `lags` increments for each signal."""
 
     square: Float[np.ndarray, "p p"]
     cross: Float[np.ndarray, " p"]
@@ -259,7 +261,9 @@ class Ridge(NamedTuple):
     lags: np.ndarray
 
     def variances(self, hyper: Float[np.ndarray, " h"]) -> tuple[np.ndarray, np.ndarray]:
-        """The increments' prior variances over σ², and the slope of their logarithms in logit λ."""
+        """Return the prior variances over σ², and the derivatives of their logarithms by logit
+        λ.
+        """
         log_scale, decay = hyper[: len(self.lags)], 1.0 / (1.0 + np.exp(-hyper[len(self.lags) :]))
         values, slopes = [], []
         for scale, rate, count in zip(np.exp(log_scale), decay, self.lags, strict=True):
@@ -271,7 +275,7 @@ class Ridge(NamedTuple):
         return np.concatenate(values), np.concatenate(slopes)
 
     def loss(self, hyper: Float[np.ndarray, " h"]) -> tuple[float, np.ndarray]:
-        """−log p(y) but for a constant, and its gradient.
+        """Return −log p(y) up to a constant, and its gradient.
 
         ∂/∂ log r_j = ½ (1 − (M⁻¹)_jj − m_j² / (r_j σ²)).
         """
@@ -295,10 +299,11 @@ class Ridge(NamedTuple):
         return float(value), np.array([*by_scale, *by_decay])
 
     def maximise(self, start: Float[np.ndarray, " h"] | None = None) -> Float[np.ndarray, " h"]:
-        """The hyper-parameters of greatest marginal likelihood, which is flat around its maximum.
+        """Return the hyper-parameters of maximum marginal likelihood, which is flat around its
+        maximum.
 
-        log c goes from no response at all to one without a prior, λ from decays within one row to
-        400 of them.
+        log c ranges from no response to an uninformative prior, and λ from a decay within one row
+        to a decay over 400 rows.
         """
         start = np.repeat([2.0, 1.5], len(self.lags)) if start is None else start
         bounds = [(-25.0, 25.0)] * len(self.lags) + [(-4.0, 6.0)] * len(self.lags)
@@ -312,7 +317,7 @@ class Ridge(NamedTuple):
     def posterior_mean(
         self, hyper: Float[np.ndarray, " h"]
     ) -> tuple[Float[np.ndarray, " p"], float]:
-        """m and σ²."""
+        """Return m and σ²."""
         root = np.sqrt(self.variances(hyper)[0])
         factor = scipy.linalg.cho_factor(np.eye(len(root)) + root[:, None] * self.square * root)
         mean = root * scipy.linalg.cho_solve(factor, root * self.cross)
@@ -332,10 +337,11 @@ def interpolated(series: Series) -> Series:
 
 
 def to_state_space(regression: Regression) -> LinearSSM:
-    """The regression with states x_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …, u_{t−nb+1}].
+    """Return the regression in state-space form, x_t = [y_{t−1}, …, y_{t−na}, u_{t−1}, …,
+    u_{t−nb+1}].
 
-    The newest output is regressed and the others move down. Only it has process noise, and outputs
-    are states: there is no other noise.
+    The latest output follows the regression and the others are shifted. Only the latest output has
+    process noise, and there is no measurement noise.
     """
     na, width, _ = regression.outputs.shape
     nb, _, input_dim = regression.inputs.shape
@@ -357,7 +363,7 @@ def to_state_space(regression: Regression) -> LinearSSM:
 
 
 class Reduction(NamedTuple):
-    """Components z_t of each row and of the next one, its inputs and outputs; singular values."""
+    """The components z_t and z_{t+1}, inputs and outputs of each row, and the singular values."""
 
     before: Float[np.ndarray, "N n"]
     after: Float[np.ndarray, "N n"]
@@ -369,7 +375,7 @@ class Reduction(NamedTuple):
 def reduce(
     regression: Regression, series: Sequence[Series], max_order: int, horizon: int
 ) -> Reduction:
-    """The leading components of what the regression's state says about the next outputs."""
+    """Return the principal components of the weighted forecasts of a regression."""
     na, nb = len(regression.outputs), len(regression.inputs)
     rows = [_lags(item, na, nb) for item in series if len(item) > max(na, nb - 1)]
     before, after = (
@@ -378,7 +384,7 @@ def reduce(
     )
     centre = before.mean(0)
     covariance = (before - centre).T @ (before - centre) / len(before)
-    # Smooth signals are collinear.
+    # The lags of smooth signals are collinear.
     ridge = 1e-9 * (np.trace(covariance) / len(covariance) + 1e-9)
     factor = np.linalg.cholesky(covariance + ridge * np.eye(len(covariance)))
     weighted = _weighted_observability(to_state_space(regression), horizon) @ factor
@@ -394,7 +400,7 @@ def reduce(
 
 
 def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
-    """The regression's state before each row with all its lags, and after the last; these rows."""
+    """Return the state before each row with complete lags and after the last, and these rows."""
     skip = max(na, nb - 1)
     longer = Series(np.vstack([series.y, series.y[-1:]]), np.vstack([series.u, series.u[-1:]]))
     z, _ = regressors(interpolated(longer), na, nb, skip)
@@ -404,7 +410,7 @@ def _lags(series: Series, na: int, nb: int) -> tuple[np.ndarray, Series]:
 
 
 def _weighted_observability(model: LinearSSM, horizon: int) -> Float[np.ndarray, "H*Dy Dx"]:
-    """Rows Σ_h^(-½) C A^(h+1), h = 0..H−1, with Σ_h the covariance of outputs h + 1 rows ahead."""
+    """Return rows Σ_h^(-½) C A^(h+1), h = 0..H−1, with the forecast covariance Σ_h."""
     reach, noise, rows = model.C, np.zeros((len(model.d), len(model.d))), []
     for _ in range(horizon):
         noise = noise + reach @ model.process_cov @ reach.T
@@ -415,9 +421,9 @@ def _weighted_observability(model: LinearSSM, horizon: int) -> Float[np.ndarray,
 
 
 def innovations_form(reduction: Reduction, order: int) -> LinearSSM:
-    """The model with the first `order` components as states.
+    """Return the model whose states are the first `order` components.
 
-    Its state is x_{t+1} = [z_{t+1}; y_t], so that innovations, which move both, are its noise:
+    Its state is x_{t+1} = [z_{t+1}; y_t], whose process noise is the innovation:
 
         A = [F 0; H 0]   B = [G; D]   b = [g; d]   C = [0 I]   Q = [K; I] Σ [K; I]ᵀ   R = 0
     """

@@ -1,19 +1,19 @@
-"""The linear council: linear models of several kinds, scored on held-out training rows.
+"""The comparison of linear models by their forecasts of held-out training rows.
 
-    found = council(scaled, horizon=30)
-    found.best, found.scores, found.orders, found.models["arx-reg"]
+    ranking = council(scaled, horizon=30)
+    ranking.best, ranking.scores, ranking.orders, ranking.models["arx-reg"]
 
-Its members are
+Its candidates are
 
-- `mean` and `last`: independent draws around the average, and a random walk;
-- `arx`: a regression on few past outputs and inputs, orders by BIC;
-- `arx-reg`: a long regularised one, without an order to choose;
+- `mean` and `last`: white noise around the mean, and a random walk;
+- `arx`: a regression on a few past outputs and inputs, with orders by BIC;
+- `arx-reg`: a long regularised regression, without an order to choose;
 - `arx-memory`: the same with few past outputs and a long memory of the inputs;
-- `ss-1`, …, `ss-10`: state-space models of each order, all of them reduced from `arx-reg`.
+- `ss-1`, …, `ss-10`: state-space models of each order, reduced from `arx-reg`.
 
 Windows of the training rows are held out in turn: the first quarter and each of the last three
-sixths. What is fitted to the other rows forecasts from many rows of the window, given all rows
-before each of them, and simulates the window.
+sixths. Models fitted to the other rows make forecasts from many origins in the window, given all
+rows before each origin, and simulate the window.
 """
 
 from collections.abc import Sequence
@@ -42,17 +42,18 @@ from gpssm.linear.state_space import LinearSSM, stabilise
 Horizon = int | Literal["simulation"]
 HORIZON = 30
 MAX_ORDER = 10
-MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times the memory of `arx-reg`
-# Shares of each series that are held out in turn.
+MEMORY = (5, 60)  # lags of outputs and inputs of `arx-memory`: three times those of `arx-reg`
+# Fractions of each series that are held out in turn.
 FOLDS = ((0.0, 0.25), (0.5, 2 / 3), (2 / 3, 5 / 6), (5 / 6, 1.0))
 
 MEMBERS = ("arx", "arx-reg", "arx-memory", "ss", "last", "mean")
 
 
 class Scores(NamedTuple):
-    """Each fold's mean over origins, steps and outputs, in units of the outputs' spread.
+    """Mean scores of each fold over origins, steps and outputs, in units of the outputs' standard
+    deviation.
 
-    `simulation` is the root mean square error of one simulation of the window.
+    `simulation` is the root-mean-square error of one simulation of the window.
     """
 
     crps: Float[np.ndarray, " folds"]
@@ -63,7 +64,9 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Council:
-    """Members fitted to all training rows, best first, and their scores on held-out windows."""
+    """Linear models fitted to all training rows, best first, and their scores on held-out
+    windows.
+    """
 
     horizon: Horizon
     models: dict[str, LinearSSM]
@@ -71,25 +74,28 @@ class Council:
 
     @property
     def best(self) -> str:
-        """The member of least loss."""
+        """The name of the best model."""
         return next(iter(self.models))
 
     def losses(self, name: str) -> Float[np.ndarray, " folds"]:
-        """The deciding score of a member: the CRPS at the horizon, or the error of simulations."""
+        """Return the deciding score of a model: the CRPS at the horizon, or the error of
+        simulations.
+        """
         result = self.scores[name]
         return result.simulation if self.horizon == "simulation" else result.crps
 
     def is_better(self, name: str, other: str) -> bool:
-        """Whether a member's loss is lower than another's by more than one standard error."""
+        """Return whether a model's loss is lower than another's by more than one standard error."""
         gain = self.losses(other) - self.losses(name)
         return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Orders of state-space models that deserve a try: one or two.
+        """Return the one or two best orders of state-space models.
 
-        The smallest whose loss is within 5 % of the least, and a smaller one that the best does not
-        beat by one standard error over the held-out windows (Breiman et al. 1984), if there is one.
+        The first is the smallest order whose loss is within 5 % of the least. The second, if there
+        is one, is a smaller order that the best does not beat by one standard error over the
+        held-out windows (Breiman et al. 1984).
         """
         ranked = [name for name in self.models if name.startswith("ss-")]
         if not ranked:
@@ -107,24 +113,24 @@ def council(
     max_order: int = MAX_ORDER,
     members: Sequence[str] = MEMBERS,
 ) -> Council:
-    """Fit every member to scaled series, score them on held-out windows, and rank them.
+    """Fit linear models to scaled series, score them on held-out windows, and rank them.
 
     Parameters
     ----------
     series
         Training series in scaled units; missing outputs are NaN.
     horizon
-        Steps ahead at which members are judged, by their CRPS; "simulation" judges simulations by
-        their error.
+        Steps ahead at which the CRPS of forecasts decides; "simulation" lets the error of
+        simulations decide.
     max_order
         The largest order of the state-space models.
     members
-        Kinds of models to fit; "ss" is the state-space models of all orders.
+        Kinds of models to fit; "ss" stands for state-space models of all orders.
 
     Returns
     -------
-    The members, fitted to all rows and ranked, with the scores of each fold. A kind that cannot be
-    fitted to so few rows is left out.
+    The models, fitted to all rows and ranked, with the scores of each fold. Kinds that cannot be
+    fitted to so few rows are omitted.
     """
     steps = HORIZON if horizon == "simulation" else horizon
     models, hyper = fit_members(series, steps, max_order, members)
@@ -158,7 +164,9 @@ def fit_members(
     members: Sequence[str] = MEMBERS,
     start: dict[str, Any] | None = None,
 ) -> tuple[dict[str, LinearSSM], dict[str, Any]]:
-    """Members by name, and the hyper-parameters of regularised ones, found from `start` on."""
+    """Return models by name, and the hyper-parameters of regularised ones, optimised from
+    `start`.
+    """
     start = start or {}
     models: dict[str, LinearSSM] = {}
     hyper: dict[str, Any] = {}
@@ -186,12 +194,12 @@ def fit_members(
 
 
 def fit_last(series: Sequence[Series]) -> LinearSSM:
-    """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
+    """Fit a random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
     steps = np.concatenate([np.diff(item.y, axis=0) for item in series])
     if np.isnan(steps).all(0).any():
         raise ValueError(
-            "`last` needs two outputs in a row somewhere to know the size of a step; there are "
-            "none."
+            "The model `last` needs two consecutive outputs to estimate the size of a step; "
+            "there are none."
         )
     width, input_dim = series[0].output_dim, series[0].input_dim
     variance = np.maximum(np.nanmean(steps**2, 0), NO_NOISE**2)
@@ -202,7 +210,7 @@ def fit_last(series: Sequence[Series]) -> LinearSSM:
 
 
 def fit_mean(series: Sequence[Series]) -> LinearSSM:
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
+    """Fit white noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, to mean and standard deviation."""
     y = np.concatenate([item.y for item in series])
     width, input_dim = series[0].output_dim, series[0].input_dim
     spread = np.diag(np.maximum(np.nanstd(y, 0), NO_NOISE))
@@ -212,7 +220,7 @@ def fit_mean(series: Sequence[Series]) -> LinearSSM:
 
 
 def _without(series: Sequence[Series], fold: tuple[float, float]) -> list[Series]:
-    """The rows before and after a window of each series, as separate series."""
+    """Return the rows before and after a window of each series, as separate series."""
     parts = []
     for item in series:
         first, end = _window(item, fold)
@@ -233,7 +241,7 @@ def _score(
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
 ) -> dict[str, Float[np.ndarray, "4"]]:
-    """`Scores` on one window of each series; state-space models are run side by side."""
+    """Return the scores on one window of each series; state-space models run in parallel."""
     stacked = [name for name in members if name.startswith("ss-")]
     groups = [[name] for name in members if name not in stacked] + ([stacked] if stacked else [])
     result = {}
@@ -260,13 +268,12 @@ def _score_series(
     horizon: int,
     scale: Float[np.ndarray, " Dy"],
 ) -> tuple[np.ndarray, ...] | None:
-    """CRPS, −log density, squared error and that of a simulation, (K, entries) each."""
+    """Return CRPS, −log density, squared error and squared simulation error, (K, entries) each."""
     first, end = _window(series, fold)
     steps = min(horizon, end - first)
     if steps < 1 or np.isnan(series.y[first:end]).all():
         return None
-    # A filter that starts with the series does not know the state yet: the first origin is after
-    # the lags.
+    # At the start of a series the state is still unknown: the first origin comes after the lags.
     begin = min(max(first, LAGS), end - steps)
     stride = max(1, (end - steps - begin) // 40)
     origins = np.arange(begin, end - steps + 1, stride)
@@ -284,7 +291,7 @@ def _score_series(
 
 
 def gaussian_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²), z = (y − μ)/σ.
+    """Return E|X − y| − ½ E|X − X′| for X ~ N(μ, σ²) with z = (y − μ)/σ.
 
     σ (z (2Φ(z) − 1) + 2φ(z) − 1/√π)
     """

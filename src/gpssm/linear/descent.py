@@ -1,17 +1,17 @@
-"""Linear models by descent: behind an emission without an inverse, or with a wiring to keep.
+"""Linear models fitted by gradient descent, for emissions without an inverse and for wirings.
 
-**Searches.** L-BFGS minimises a compiled function of a tree of parameters. What a linear model has
-of a record is known from some thousands of its rows; which ones is not, since a machine may stand
-still for a long time. So the excerpts are stretches that are spread evenly over it, and what is
-found from them is where a short search over all rows begins.
+**Searches.** L-BFGS minimises a compiled function of a tree of parameters. Some thousands of rows
+determine a linear model, but a system may stand still for a large part of a record. A long record
+is therefore represented by excerpts spread evenly over it, and their optimum is the start of a
+short search over all rows.
 
-**Simulations.** An emission such as y = |η| loses the sign that a linear fit of the outputs would
-need, so no filter can start from such a fit. A simulation
+**Simulations.** An emission such as y = |η| loses the sign, which a linear fit to the outputs
+requires. A simulation
 
     x_{t+1} = A x_t + B u_t,   ŷ_t = g(C x_{t+1} + d)
 
-needs the outputs only for comparison: Σ|y − ŷ|² is minimised over stable A, from many random starts
-since it has many minima. The states must be determined by the inputs.
+uses the outputs only for comparison: Σ|y − ŷ|² is minimised over stable A, from many random starts
+since it has many local minima. The states must be determined by the inputs.
 
 **Wirings.** In
 
@@ -54,12 +54,16 @@ from gpssm.linear.state_space import (
 from gpssm.model.likelihoods import observed
 from gpssm.model.wiring import Wiring
 
-ROWS, STRETCH, LEAST = 4096, 1024, 64  # of all excerpts together, and of each at most and at least
+ROWS, STRETCH, LEAST = (
+    4096,
+    1024,
+    64,
+)  # all rows of excerpts; most and fewest of one
 
 Tree = TypeVar("Tree")
-# Adam's starts and steps, those that L-BFGS goes on from, and its steps.
+# Number of starts and steps of Adam, and of starts and steps of L-BFGS.
 NUM_STARTS, NUM_STEPS, NUM_BEST, NUM_LBFGS = 32, 800, 3, 300
-PROCESS_STD = 0.1  # to begin sampling with, for states of unit scale: a simulation has none
+PROCESS_STD = 0.1  # initial √Q for sampling: a simulation has no process noise
 
 Emission = Callable[[Float[Array, "N Dy"]], Float[Array, "N Dy"]]
 EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
@@ -68,28 +72,28 @@ EXACT_STD = 0.003  # √Q of a row that is known, for states of unit scale
 def minimise(
     objective: Callable[..., Any], start: Tree, *arguments: Any, num_steps: int, **options: Any
 ) -> tuple[float, Tree]:
-    """The least value that L-BFGS finds from a start on, and where it is.
+    """Return the minimum that L-BFGS finds from a start, and its location.
 
     Parameters
     ----------
     objective
-        A compiled function of the flattened parameters, of a tree of their shapes and of the
-        arguments, that returns its value and its gradient.
+        A compiled function of the flattened parameters, a tree of their shapes and the arguments,
+        which returns its value and its gradient.
     start
         The parameters to start from.
     *arguments
-        Passed on to the objective.
+        Further arguments of the objective.
     num_steps
-        Iterations, at most.
+        Maximum number of iterations.
     **options
-        Those of scipy's L-BFGS-B.
+        Options of SciPy's L-BFGS-B.
     """
     flat, unravel = ravel_pytree(start)
 
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = objective(jnp.asarray(vector, flat.dtype), start, *arguments)
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e300, np.zeros_like(vector)  # the line search turns back
+            return 1e300, np.zeros_like(vector)  # makes the line search shorten the step
         return float(value), np.asarray(gradient, float)
 
     options = {"maxiter": num_steps} | options
@@ -102,9 +106,9 @@ def minimise(
 def stages(
     series: Series | Sequence[Series], steps: int
 ) -> list[tuple[list[Series], int, tuple[int, ...]]]:
-    """What to search through: excerpts first, where all rows are many, and then all of them.
+    """Return the stages of a search: excerpts first if there are many rows, then all rows.
 
-    The search through all rows has as many steps as cost what those through the excerpts did.
+    The search over all rows has as many steps as cost the same as the search over excerpts.
 
     Returns
     -------
@@ -128,12 +132,12 @@ def stages(
 
 
 def identity(predictor: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-    """The emission of outputs that are the linear predictor."""
+    """Return the predictor itself, as the emission of linear outputs."""
     return predictor
 
 
 class Modes(NamedTuple):
-    """A linear model in the coordinates of its modes, for distinct eigenvalues."""
+    """A linear model in modal coordinates, for distinct eigenvalues."""
 
     logit: Float[Array, " K"]  # modulus of a pair of eigenvalues, RADIUS · sigmoid(logit)
     angle: Float[Array, " K"]
@@ -142,17 +146,17 @@ class Modes(NamedTuple):
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
-    weights: Float[Array, "Dy K"] | None = None  # of a curve at the output, found with the rest
+    weights: Float[Array, "Dy K"] | None = None  # of a curve at the output, fitted jointly
 
     def transition(self) -> Float[Array, "Dx Dx"]:
-        """A, with a rotation and contraction for each pair of eigenvalues."""
+        """Return A, with a rotation and contraction for each pair of eigenvalues."""
         modulus = RADIUS * jax.nn.sigmoid(self.logit)
         cosine, sine = modulus * jnp.cos(self.angle), modulus * jnp.sin(self.angle)
         blocks = [jnp.array([[c, -s], [s, c]]) for c, s in zip(cosine, sine, strict=True)]
         return jax.scipy.linalg.block_diag(*blocks, *(RADIUS * jnp.tanh(self.real))[:, None, None])
 
     def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
-        """B u."""
+        """Return B u."""
         return u @ self.input_map.T
 
 
@@ -165,7 +169,7 @@ def fit_output_error(
     key: PRNGKeyArray,
     weights: Float[Array, "Dy K"] | None = None,
 ) -> LinearFit:
-    """The best free-run fit of linear dynamics seen through an emission.
+    """Fit linear dynamics behind an emission by minimising the error of the simulation.
 
     Parameters
     ----------
@@ -174,11 +178,12 @@ def fit_output_error(
     state_dim
         Number of states.
     emission
-        A function of each entry of C x + d; with weights, of their array too.
+        An elementwise function of C x + d and, if there are weights, of their array.
     key
-        Of the random starts.
+        Random key of the starts.
     weights
-        An array like those of a curve at the output, if it has any: they are found with the rest.
+        Array with the shape of the weights of a curve at the output, if there is one; they are
+        fitted jointly.
     """
     sizes = (state_dim, series[0].input_dim, series[0].output_dim)
 
@@ -199,12 +204,13 @@ def fit_from_starts(
     emission: Emission,
     key: PRNGKeyArray,
 ) -> tuple[Float[np.ndarray, " Dy"], Any, list[Float[np.ndarray, "_ Dx"]]]:
-    """The noise, the model and the states of the best simulation, of many from random models.
+    """Return noise, model and states of the best simulation from many random models.
 
     Parameters
     ----------
     begin
-        Returns a random model for a key and a number of series, with what `Modes` needs.
+        Function that returns a random model, with the interface of `Modes`, for a key and a number
+        of series.
     """
     scale = jnp.asarray(np.nanvar(np.concatenate([item.y for item in series]), 0))
     (excerpts, steps, first), *later_stages = stages(series, NUM_LBFGS)
@@ -231,14 +237,14 @@ def fit_from_starts(
 
 
 def _padded(series: list[Series]) -> list[Series]:
-    """The series padded, so that many lengths share a program."""
+    """Return the padded series, so that different lengths share a program."""
     return [jax.tree.map(jnp.asarray, pad(item)) for item in series]
 
 
 def loss(
     modes: Modes, series: list[Series], scale: Float[Array, " Dy"], emission: Callable[..., Array]
 ) -> Float[Array, ""]:
-    """The mean of (y − ŷ)² / scale, and what large weights of a curve cost.
+    """Return the mean of (y − ŷ)² / scale, plus a penalty on large weights of a curve.
 
     Missing entries count as zero.
     """
@@ -257,7 +263,7 @@ def loss(
 def simulate(
     modes: Modes, start: Float[Array, " Dx"], u: Float[Array, "T Du"]
 ) -> Float[Array, "T+1 Dx"]:
-    """x_{t+1} = A x_t + B u_t from x₀ = start."""
+    """Simulate x_{t+1} = A x_t + B u_t from x₀ = start."""
     transition, forcing = modes.transition(), modes.forcing(u)
 
     def move(x: Array, push: Array) -> tuple[Array, Array]:
@@ -269,7 +275,7 @@ def simulate(
 
 @jit
 def _simulations(modes: Modes, series: list[Series]) -> list[Float[Array, "_ Dx"]]:
-    """The states of every series."""
+    """Return the simulated states of every series."""
     return [
         simulate(modes, modes.start[index], jnp.asarray(item.u))
         for index, item in enumerate(series)
@@ -302,7 +308,7 @@ def _descend(
     num_steps: int,
     learning_rate: float = 0.03,
 ) -> tuple[Modes, Float[Array, " n"]]:
-    """Adam from all starts side by side, and the loss at the end of each."""
+    """Run Adam from all starts in parallel, and return the final loss of each."""
     optimiser = optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adam(optax.cosine_decay_schedule(learning_rate, num_steps)),
@@ -338,7 +344,9 @@ def _value_and_slope(
 def _normalise(
     modes: Modes, states: list[np.ndarray], noise: np.ndarray, series: list[Series]
 ) -> LinearFit:
-    """The model with x' = M(x − m), so that simulated states have mean 0 and covariance I."""
+    """Return the model with x' = M(x − m), such that simulated states have mean 0 and
+    covariance I.
+    """
     transition, modes = jax.tree.map(np.asarray, (jax.jit(Modes.transition)(modes), modes))
     all_states = np.concatenate(states)
     mean, covariance = all_states.mean(0), np.atleast_2d(np.cov(all_states.T))
@@ -359,7 +367,7 @@ def _normalise(
 
 
 class WiredModel(eqx.Module):
-    """The coefficients that a wiring leaves free, unconstrained; what it forbids has no effect."""
+    """A linear model with a wiring; entries that the wiring excludes have no effect."""
 
     coefficients: Float[Array, "Dx Dz+1"]
     log_sums: Float[Array, " integrators"]  # log c
@@ -368,13 +376,15 @@ class WiredModel(eqx.Module):
     log_noise_std: Float[Array, " Dy"]
     start: Float[Array, "num_series Dx"]
     wiring: Wiring = eqx.field(static=True)
-    weights: ClassVar[None] = None  # of a curve at the output, which there is not
+    weights: ClassVar[None] = None  # there is no curve at the output
 
     @classmethod
     def random(
         cls, key: PRNGKeyArray, wiring: Wiring, num_outputs: int, num_series: int
     ) -> "WiredModel":
-        """States that decay at their own pace, and are pushed in any direction."""
+        """Return a random model whose states decay at different rates, with inputs in any
+        direction.
+        """
         keys, states = jax.random.split(key, 4), wiring.state_dim
         pace = jax.random.uniform(keys[0], (states,), minval=0.5, maxval=0.99)
         coefficients = 0.1 * jax.random.normal(keys[1], (states, states + wiring.input_dim + 1))
@@ -391,7 +401,7 @@ class WiredModel(eqx.Module):
         )
 
     def rows(self) -> Float[Array, "Dx Dz+1"]:
-        """[A B b]."""
+        """Return [A B b]."""
         wiring = self.wiring
         free = jnp.asarray([(*row, any(row)) for row in wiring.mask])
         rows = jnp.where(free, self.coefficients, 0.0)
@@ -403,16 +413,16 @@ class WiredModel(eqx.Module):
         return rows
 
     def transition(self) -> Float[Array, "Dx Dx"]:
-        """A."""
+        """Return A."""
         return self.rows()[:, : self.wiring.state_dim]
 
     def forcing(self, u: Float[Array, "T Du"]) -> Float[Array, "T Dx"]:
-        """B u + b."""
+        """Return B u + b."""
         rest = self.rows()[:, self.wiring.state_dim :]
         return u @ rest[:, :-1].T + rest[:, -1][None]
 
     def outputs(self) -> Float[Array, "Dy Dx+1"]:
-        """[C d]."""
+        """Return [C d]."""
         emission = self.emission
         for state, output in self.wiring.measured:
             emission = emission.at[output].set(0.0).at[output, state].set(1.0)
@@ -425,11 +435,11 @@ class WiredModel(eqx.Module):
 
     @property
     def d(self) -> Float[Array, " Dy"]:
-        """Its offset."""
+        """The offset of the output map."""
         return self.outputs()[:, -1]
 
     def linear(self) -> LinearSSM:
-        """The state-space model of these coefficients."""
+        """Return the state-space model with these coefficients."""
         rows, states = self.rows(), self.wiring.state_dim
         noise = jnp.where(
             jnp.asarray(self.wiring.learned), jnp.exp(2 * self.log_process_std), EXACT_STD**2
@@ -441,7 +451,9 @@ class WiredModel(eqx.Module):
 @in_double_precision
 @on_host()
 def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> LinearFit:
-    """The most likely linear model that keeps the wiring, and its smoothed states."""
+    """Fit the linear model of maximum likelihood with this wiring; return it with smoothed
+    states.
+    """
     outputs = series[0].output_dim
     if wiring.input_dim:
         starts = [_wired_simulations(series, wiring, identity, key)[1]]
@@ -469,7 +481,7 @@ def fit_wired(series: list[Series], wiring: Wiring, key: PRNGKeyArray) -> Linear
 def fit_wired_output_error(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> LinearFit:
-    """The model that keeps the wiring with the least squared error of its simulation."""
+    """Fit the linear model with this wiring and the least squared error of its simulation."""
     noise, model, paths = _wired_simulations(series, wiring, emission, key)
     result = _in_unit_scale(model.linear(), paths, wiring, np.zeros(wiring.state_dim), series)
     process_cov = jnp.diag(jnp.where(jnp.asarray(wiring.learned), PROCESS_STD, EXACT_STD) ** 2)
@@ -481,7 +493,7 @@ def fit_wired_output_error(
 def _wired_simulations(
     series: list[Series], wiring: Wiring, emission: Callable[[Array], Array], key: PRNGKeyArray
 ) -> tuple[np.ndarray, WiredModel, list[np.ndarray]]:
-    """The noise, the model and the states of the best simulation."""
+    """Return noise, model and states of the best simulation."""
 
     def begin(key: PRNGKeyArray, num_series: int) -> WiredModel:
         return WiredModel.random(key, wiring, series[0].output_dim, num_series)
@@ -504,10 +516,10 @@ def _likelihood_and_gradient(
     floor: Float[Array, " Dy"],
     doublings: int = 8,
 ) -> Float[Array, ""]:
-    """−log p(y), a weak prior that keeps coefficients near one, and what an unstable A costs.
+    """Return −log p(y) plus a weak prior on the coefficients and a penalty for unstable A.
 
-    A^n with n = 2^`doublings` may grow ten times a step: an integrator does, an unstable mode goes
-    beyond.
+    A^n with n = 2^`doublings` may grow in proportion to n, as that of an integrator does, but not
+    exponentially.
     """
     linear = ravel_pytree(like)[1](vector).linear()
     linear = linear._replace(noise_std=jnp.sqrt(linear.noise_std**2 + floor**2))
@@ -526,7 +538,7 @@ def _in_unit_scale(
     uncertainty: Float[np.ndarray, " Dx"],
     series: list[Series],
 ) -> LinearFit:
-    """The same model with x' = (x − m) / s, so that states have mean 0 and variance 1, one by one.
+    """Return the model with x' = (x − m) / s, such that each state has mean 0 and variance 1.
 
     A state that is an output stays as it is, as does one that holds an input, and one that holds
     another state has that one's m and s.

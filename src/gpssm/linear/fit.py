@@ -1,18 +1,18 @@
-"""The linear fit that everything starts from: a linear-Gaussian model and its states.
+"""The linear fit from which all methods start: a linear-Gaussian model and its states.
 
-Two routes lead to one. Expectation-maximisation from a subspace fit maximises the likelihood
-(`linear_fit`); the output-error fit minimises the squared error of a simulation
-(`output_error_fit`), and serves where an emission such as y = |η| has lost what a filter needs.
+There are two kinds of fit. Expectation-maximisation from a subspace fit maximises the likelihood
+(`linear_fit`). The output-error fit minimises the squared error of a simulation
+(`output_error_fit`) and is used if an emission such as y = |η| rules out a filter.
 
-**Canonical variates.** The state s_t is what the past (outputs and inputs before t) tells about the
-outputs from t on, once the effect of the inputs from t on is taken out. With p, f the past and the
-future after that,
+**Canonical variates.** The state s_t summarises the information of the past (outputs and inputs
+before t) about the outputs from t on, with the effect of inputs from t on removed. With p and f the
+past and the future after this removal,
 
     Σ_ff^(-1/2) Σ_fp Σ_pp^(-1/2) = U S Vᵀ,        s_t = first Dx rows of Vᵀ Σ_pp^(-1/2) p_t
 
-so the states are nested: those of a smaller order are the first ones of a larger. The parameters
-follow by least squares. From there the likelihood is climbed, among stable models, and the model is
-brought to good coordinates.
+so that the states are nested: those of a smaller order are the first ones of a larger order. The
+parameters follow by least squares. The likelihood is then maximised among stable models, and the
+model is transformed to coordinates with states of unit covariance.
 """
 
 from collections.abc import Sequence
@@ -70,19 +70,19 @@ Parts = list[tuple[np.ndarray, np.ndarray]]  # (y, u) of each series
 def linear_fit(series: Any, spec: "Spec") -> LinearFit:
     """Fit a linear model to the outputs, on the scale of the likelihood's linear predictor.
 
-    Where a link has lost what the predictor was, as y = |η| has, linear dynamics are fitted by
-    their simulation instead, if there are inputs to drive it.
+    If the predictor cannot be recovered from the outputs, as for y = |η|, and there are inputs,
+    linear dynamics are fitted by the error of their simulation instead.
 
     Parameters
     ----------
     series
-        One scaled series or several.
+        One scaled series or a list.
     spec
-        Its `state_dim`, `likelihood` and `wiring` are used; the fit keeps the wiring.
+        The specification, of which `state_dim`, `likelihood` and `wiring` are used.
 
     Returns
     -------
-    The model, and its smoothed states for each series.
+    The model, and the smoothed states of each series.
     """
     experiments = as_list(series)
     check_trainable(series)
@@ -106,10 +106,10 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
 
 @in_double_precision
 def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
-    """The linear model whose simulation, through the link, has the least squared error.
+    """Fit the linear model whose simulation, through the link, has the least squared error.
 
-    A curve at the output (Wiener) is found together with the dynamics, since no filter sees
-    through it.
+    A curve at the output (Wiener) is fitted jointly with the dynamics, since it cannot be inverted
+    beforehand.
     """
     likelihood = uninformed_likelihood(spec.likelihood, series[0].output_dim)
     if isinstance(likelihood, Wiener) and spec.wiring is None:
@@ -127,14 +127,14 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
 
 
 def uninformed_likelihood(likelihood: str | Likelihood, num_outputs: int) -> Likelihood:
-    """A likelihood of the class that is asked for, with parameters of no meaning."""
+    """Return a likelihood of the requested class with placeholder parameters."""
     name = "gaussian" if isinstance(likelihood, str) and likelihood == "auto" else likelihood
     zeros = jnp.zeros(num_outputs)
     return make_likelihood(name, jnp.zeros((num_outputs, 1)), zeros, jnp.ones(num_outputs))
 
 
 def pseudo_series(series: Sequence[Series], likelihood: Likelihood) -> list[Series]:
-    """The series with outputs on the scale of the likelihood's linear predictor."""
+    """Return the series with outputs on the scale of the likelihood's linear predictor."""
     return [
         Series(np.asarray(likelihood.pseudo_outputs(jnp.asarray(item.y))), item.u)
         for item in series
@@ -171,21 +171,21 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
 
 
 def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
-    """The same model where smoothed states have mean 0 and covariance I, and Q is diagonal.
+    """Return the model in coordinates where smoothed states have mean 0 and covariance I.
 
         x' = M(x − m):   A' = M A M⁻¹   B' = M B   b' = M(A m + b − m)   C' = C M⁻¹   d' = d + C m
         Q' = M Q Mᵀ
 
     with m and S the mean and covariance of the states, over time and the smoothing posterior, and M
-    S Mᵀ = I. The largest entry of each column of C' is positive. Only the prior of x₀ differs: it
-    is N(0, I) in the new coordinates.
+    S Mᵀ = I. The largest entry of each column of C' is positive. Q' is diagonal. Only the prior of
+    x₀ changes: it is N(0, I) in the new coordinates.
     """
     ssm, (states, uncertainty) = jax.tree.map(np.asarray, (ssm, smoothed_moments(ssm, series)))
     real = np.concatenate([np.r_[True, np.asarray(moves(item, bool))] for item in as_list(series)])
     states, uncertainty = states[real], uncertainty[real]
     mean = states.mean(0)
     covariance = (states - mean).T @ (states - mean) / len(states) + uncertainty.mean(0)
-    # Q v = λ S v and vᵀSv = 1: x' = Vᵀ(x − mean) turns S into I and Q into diag(λ).
+    # With Q v = λ S v and vᵀSv = 1, x' = Vᵀ(x − mean) turns S into I and Q into diag(λ).
     variances, vectors = scipy.linalg.eigh(ssm.process_cov, covariance)
     inverse = covariance @ vectors
     C = ssm.C @ inverse
@@ -204,10 +204,11 @@ def normalise(ssm: LinearSSM, series: Series | Sequence[Series]) -> LinearSSM:
 
 
 def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearSSM:
-    """Maximise log p(y) among models with ρ(A) < r = RADIUS, by L-BFGS from the stabilised model.
+    """Maximise log p(y) among models with ρ(A) < r = RADIUS by L-BFGS, from the stabilised model.
 
-    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. As every stable A is
-    one in some coordinates, and the model is free to take these, F can stay fixed.
+    With P = (A/r) P (A/r)ᵀ + Q and FFᵀ = P, F⁻¹AF is r times a contraction. Every stable A is a
+    contraction in some coordinates, and the coordinates of the model are free, so F can remain
+    fixed.
     """
     ssm = stabilise(ssm, RADIUS * (1.0 - 1e-4))
     scaled = np.asarray(ssm.transition) / RADIUS
@@ -224,7 +225,7 @@ def _fit_stable(ssm: LinearSSM, series: list[Series], num_steps: int) -> LinearS
 def _constrain(
     free: LinearSSM, frame: Float[Array, "Dx Dx"], floor: Float[Array, " Dy"]
 ) -> LinearSSM:
-    """The stable model of unconstrained parameters: M for A, the log diagonal of Q's factor, log σ.
+    """Return the stable model of unconstrained parameters: M for A, the factor of Q, log σ.
 
     M ↦ M L⁻ᵀ with LLᵀ = I + MᵀM maps all matrices onto the contractions.
     """
@@ -240,7 +241,7 @@ def _constrain(
 
 
 def _unconstrain(ssm: LinearSSM, frame: Float[Array, "Dx Dx"]) -> LinearSSM:
-    """The inverse of `_constrain`, but for its floors."""
+    """Return the inverse of `_constrain`, up to its lower bounds."""
     contraction = linalg.inverse_lower(frame) @ ssm.transition @ frame / RADIUS
     gap = jnp.linalg.cholesky(jnp.eye(len(frame)) - contraction.T @ contraction)
     lower = jnp.linalg.cholesky(ssm.process_cov)
@@ -260,18 +261,19 @@ def _loss_and_gradient(
     frame: Float[Array, "Dx Dx"],
     floor: Float[Array, " Dy"],
 ) -> Float[Array, ""]:
-    """−log p(y) and its gradient (p,) in one vector of the unconstrained parameters."""
+    """Return −log p(y) and its gradient (p,) for a vector of unconstrained parameters."""
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
 def subspace(
     series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
 ) -> LinearSSM:
-    """A linear state-space model with `state_dim` states, from `horizon` steps of past and future.
+    """Fit a linear state-space model with `state_dim` states to `horizon` steps of past and future.
 
-    Least squares of x_{t+1} on [x_t; u_t; 1] and of y_t on [x_{t+1}; 1]. Without a `horizon` it is
-    long enough for the order and short enough for the series. Missing outputs are interpolated, for
-    this alone. Dimensions beyond what the series can tell are inert: A = 0, C = 0, Q = I.
+    The parameters are least-squares regressions of x_{t+1} on [x_t; u_t; 1] and of y_t on [x_{t+1};
+    1]. By default, `horizon` is long enough for the order and short enough for the series. Missing
+    outputs are interpolated for this fit only. Dimensions that the series cannot determine are
+    inert: A = 0, C = 0, Q = I.
     """
     parts = [(interpolated(part).y, np.asarray(part.u)) for part in as_list(series)]
     longest = max(len(y) for y, _ in parts) // 2
@@ -307,9 +309,10 @@ def subspace(
 
 
 def canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.ndarray]:
-    """The states of each series at times horizon, ..., T, at unit variance.
+    """Return the states of each series at times horizon, ..., T, with unit variance.
 
-    There are as many as have a correlation between past and future, and at most `state_dim`.
+    There are at most `state_dim`, and fewer if fewer correlations between past and future are
+    positive.
     """
     lags = [(_lags(y, horizon), _lags(u, horizon)) for y, u in parts]
     pasts = [np.concatenate(pair, axis=1) for pair in lags]
@@ -326,7 +329,9 @@ def canonical_variates(parts: Parts, state_dim: int, horizon: int) -> list[np.nd
 
 
 def _horizon(parts: Parts, state_dim: int) -> int:
-    """The longest horizon up to what the order needs, with twice as many rows as regressors."""
+    """Return the longest horizon, up to the one the order needs, with twice as many rows as
+    regressors.
+    """
     y, u = parts[0]
     width = y.shape[1] + 2 * u.shape[1]
     wanted = max(10, state_dim + 2)
@@ -340,13 +345,13 @@ def _horizon(parts: Parts, state_dim: int) -> int:
 def _lags(
     values: Float[np.ndarray, "T D"], horizon: int
 ) -> Float[np.ndarray, "T-horizon+1 horizon*D"]:
-    """Row i holds values[i : i + horizon], flattened."""
+    """Return rows values[i : i + horizon], flattened."""
     count = len(values) - horizon + 1
     return np.concatenate([values[i : i + count] for i in range(horizon)], axis=1)
 
 
 def _unexplained(values: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    """What a regression on the inputs and a constant leaves of the values."""
+    """Return the residuals of a regression of the values on the inputs and a constant."""
     return _least_squares(np.concatenate([inputs, np.ones((len(values), 1))], axis=1), values)[1]
 
 
@@ -358,6 +363,6 @@ def _whitener(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D D"]:
 
 
 def _least_squares(inputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients (targets × inputs) of the least-norm solution, and residuals."""
+    """Return coefficients (targets × inputs) of the least-norm solution, and residuals."""
     weights = np.linalg.lstsq(inputs, targets, rcond=1e-8)[0]
     return weights.T, targets - inputs @ weights

@@ -2,12 +2,12 @@
 
     x₀ ~ N(0, I)   x_{t+1} = A x_t + B u_t + b + N(0, Q)   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
-These are the equations of `state_space.py` for models that are fitted and judged in seconds, of
-which compiling a program would take longer than running it. Everything works on K models at once,
-the leading axis of every array of the `LinearSSM`, since on small matrices NumPy's time goes into
-calls. Covariances do not depend on the outputs: they are found once for all rows at which they no
-longer change, and the means of such a run of rows follow from one linear recursion, in about 2√T
-calls (`_scan`).
+These are the equations of `state_space.py` for models that are fitted and evaluated in seconds, so
+that compiling a program would take longer than running it. All functions work on K models at once,
+the leading axis of every array of `LinearSSM`, since the time of NumPy on small matrices is
+dominated by the overhead of calls. Covariances do not depend on the outputs: once they have
+converged, they are computed once for a whole run of rows, and the means of the run follow from a
+linear recursion in about 2√T calls (`_scan`).
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from jaxtyping import Bool, Float, Int
 from gpssm.data.series import Series
 from gpssm.linear.state_space import LinearSSM
 
-KNOWN = 1e-11  # variance of a state, in scaled units, below which there is nothing left to draw
+KNOWN = 1e-11  # variance of a state, in scaled units, below which it counts as known exactly
 
 
 class FilteredStates(NamedTuple):
-    """Along the T rows of a series: states given the outputs before them, and log densities.
+    """The predicted states of the T rows of a series, and the log densities of the outputs.
 
-    `means[:, t]` and the covariance of number `group[t]` are those of states[t] given y[:t].
+    `means[:, t]` and `covariances[:, group[t]]` are the moments of states[t] given y[:t].
     """
 
     means: Float[np.ndarray, "K T+1 Dx"]
@@ -35,10 +35,10 @@ class FilteredStates(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Covariances and gains of the filter, one of each for every group of rows that share them.
+    """Covariances and gains of the filter for each group of rows that share them.
 
-    Row t leads from states[t], whose covariance is `before`, over `predicted` to `after`, that of
-    states[t+1].
+    For row t, `before` is the covariance of states[t], `predicted` that of states[t+1] before y[t]
+    is used, and `after` the one given y[t].
     """
 
     before: Float[np.ndarray, "K G Dx Dx"]
@@ -58,7 +58,9 @@ class Gains(NamedTuple):
 
 
 def stack(models: Sequence[LinearSSM]) -> LinearSSM:
-    """Several models as one with a leading axis; inert states, A = C = 0 and Q = I, fill it up."""
+    """Stack models along a leading axis; smaller ones are filled up by inert states, A = C = 0, Q =
+    I.
+    """
     size = max(len(item.offset) for item in models)
     padded = []
     for item in models:
@@ -80,7 +82,7 @@ def stack(models: Sequence[LinearSSM]) -> LinearSSM:
 
 
 def filter_states(models: LinearSSM, series: Series) -> FilteredStates:
-    """The exact filter of each model along a series."""
+    """Return the exact filter of each model for a series."""
     gains = find_gains(models, ~np.isnan(series.y))
     means, log_density = _filter_means(models, series, gains)
     first = np.broadcast_to(
@@ -97,11 +99,11 @@ def forecast(
     origins: Int[np.ndarray, " O"],
     horizon: int,
 ) -> tuple[Float[np.ndarray, "K O H Dy"], Float[np.ndarray, "K O H Dy Dy"]]:
-    """Mean and covariance of the outputs of rows o, …, o + H − 1 given those before each origin o.
+    """Return the mean and covariance of rows o, …, o + H − 1 given the rows before each origin o.
 
         Cov[y_{o+h}] = Σ_{i≤h} M_i Q M_iᵀ + M_{h+1} P_o M_{h+1}ᵀ + R,   M_i = C Aⁱ
 
-    The covariances of origins whose states have the same one are found once.
+    Covariances are computed once for all origins with the same covariance of the state.
     """
     origins = np.asarray(origins)
     states = filtered.means[:, origins]
@@ -122,7 +124,7 @@ def forecast(
 def simulate(
     models: LinearSSM, states: Float[np.ndarray, "K O Dx"], u: Float[np.ndarray, "K O H Du"]
 ) -> Float[np.ndarray, "K O H Dy"]:
-    """Outputs without noise from each of these states, under its own inputs."""
+    """Return noise-free outputs from each of these states, with its inputs."""
     transition = models.transition.mT
     drift = u @ models.input_map.mT[:, None] + models.offset[:, None, None]
     path = np.empty((*drift.shape[:3], states.shape[-1]))
@@ -133,14 +135,14 @@ def simulate(
 
 
 def log_density(models: LinearSSM, series: Sequence[Series]) -> Float[np.ndarray, " K"]:
-    """log p(y), summed over the series."""
+    """Return log p(y), summed over the series."""
     return sum(
         (filter_states(models, item).log_density.sum(1) for item in series), np.zeros(len(models.d))
     )
 
 
 def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
-    """The Riccati recursion, until it is steady, and again where other outputs are observed."""
+    """Run the Riccati recursion until it converges, and again where other outputs are observed."""
     rows, width = observed.shape
     A, C, Q = models.transition, models.C, models.process_cov
     variance = models.noise_std**2
@@ -154,7 +156,7 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
     while row < rows:
         present = np.flatnonzero(observed[row])
         predicted = A @ covariance @ A.mT + Q
-        # No covariance has changed by more than a trifle of its largest entry.
+        # No covariance has changed noticeably, relative to its largest entry.
         steady = former is not None and bool(
             (np.abs(predicted - former).max((1, 2)) <= 1e-10 * np.abs(predicted).max((1, 2))).all()
         )
@@ -187,7 +189,7 @@ def find_gains(models: LinearSSM, observed: Bool[np.ndarray, "T Dy"]) -> Gains:
 
 
 def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
-    """x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and log densities of innovations."""
+    """Return x_{t+1} = (I − K C)(A x_t + B u_t + b) + K (y_t − d), and log densities of y_t."""
     y = np.nan_to_num(series.y) - models.d[:, None]
     drift = series.u @ models.input_map.mT + models.offset[:, None]
     keep = np.eye(models.offset.shape[1]) - gains.gain @ models.C[:, None]
@@ -209,13 +211,13 @@ def _filter_means(models: LinearSSM, series: Series, gains: Gains) -> tuple[np.n
 def draw_states(
     model: LinearSSM, series: Series, count: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "S T+1 Dx"]:
-    """Independent draws of one model's states given all outputs, backwards from the last one.
+    """Draw the states of one model given all outputs, independently and backwards in time.
 
         x_t | x_{t+1}, y ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
         J_t = P_t Aᵀ (P⁻_{t+1})⁻¹
 
-    A state that the outputs before it determine, as they do the lags of a regression, is what the
-    filter says.
+    A state that past outputs determine exactly, such as the lags of a regression, is set to its
+    filtered mean.
     """
     models = stack([model])
     gains = find_gains(models, ~np.isnan(series.y))
@@ -240,7 +242,7 @@ def draw_states(
 
 
 def covariance_root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
-    """A root F of a covariance, F Fᵀ, which may be singular."""
+    """Return a root F of a covariance F Fᵀ, which may be singular."""
     values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
     return vectors * np.sqrt(np.maximum(values, 0.0))
 
@@ -250,7 +252,7 @@ def _scan(
     forcing: Float[np.ndarray, "K T Dx"],
     start: Float[np.ndarray, "K Dx"],
 ) -> Float[np.ndarray, "K T Dx"]:
-    """x_t = F x_{t−1} + v_t for t = 1..T from x_0, in blocks of about √T rows side by side."""
+    """Return x_t = F x_{t−1} + v_t for t = 1..T from x_0, in about √T parallel blocks."""
     count, rows, size = forcing.shape
     if rows == 1:
         return (matrix @ start[:, :, None])[:, :, 0][:, None] + forcing

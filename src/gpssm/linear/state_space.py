@@ -3,8 +3,9 @@
     x₀ ~ N(0, I)   x_{t+1} = A x_t + B u_t + b + N(0, Q)   y_t = C x_{t+1} + d + N(0, diag(σ²))
 
 A series of T outputs has T+1 states: `u[t]` drives `states[t] → states[t+1]`, and `states[t+1]`
-emits `y[t]`. The smoothing posterior is Gaussian with a block-tridiagonal precision, which is all
-that is ever factored. NaN in y means missing: that output's row of C is dropped at that time.
+emits `y[t]`. The smoothing posterior is Gaussian with a block-tridiagonal precision, the only
+matrix that is factored. NaN in y means missing: the row of C of that output is dropped at that
+time.
 """
 
 import warnings
@@ -25,20 +26,21 @@ from gpssm.core.runtime import jit_for_once
 from gpssm.data.padding import moves
 from gpssm.data.series import Series, as_list
 
-PROCESS_FLOOR = 1e-6  # least eigenvalue of Q, for states of unit scale
-# Least σ, as a share of the output's standard deviation: expectation-maximisation crawls where σ is
-# smaller. Chosen by rolling 30-step forecasts inside the training halves of the benchmarks.
+PROCESS_FLOOR = 1e-6  # minimum eigenvalue of Q, for states of unit scale
+# Minimum σ, as a share of the output's standard deviation: expectation-maximisation converges
+# slowly for smaller σ. Chosen by rolling 30-step forecasts within the training halves of the
+# benchmarks.
 NOISE_FLOOR = 1e-2
-# Largest modulus of the eigenvalues of A, chosen by forecasts inside the training halves of the
+# Maximum modulus of the eigenvalues of A, chosen by forecasts within the training halves of the
 # benchmarks.
 RADIUS = 0.999
-RIDGE = 1e-8  # of the regressions, relative to each regressor: inputs may be constant or collinear
+RIDGE = 1e-8  # relative to each regressor: inputs may be constant or collinear
 
 
 class LinearSSM(NamedTuple):
     """Parameters of the linear-Gaussian state-space model: A, B, b, C, d, Q, σ in this order.
 
-    By JAX where they are arguments of a program, by NumPy in `kalman.py`.
+    They are JAX arrays in compiled programs and NumPy arrays in `kalman.py`.
     """
 
     transition: Float[Any, "Dx Dx"]
@@ -51,18 +53,18 @@ class LinearSSM(NamedTuple):
 
 
 class LinearFit(NamedTuple):
-    """A linear model of some series, and their states under it.
+    """A linear model fitted to some series, and the states of these series.
 
     Parameters
     ----------
     model
-        The model, in coordinates where states have mean 0 and, mostly, covariance I.
+        The model, in coordinates where states have mean 0 and usually covariance I.
     states
-        States (T+1, Dx) of each series: smoothed, or those of the simulation that fits best.
+        States (T+1, Dx) of each series: smoothed, or those of the best simulation.
     z
         [x_t; u_t] over all transitions (N, Dx+Du).
     curve
-        Weights (Dy, K) of a curve at the output, where the likelihood has one.
+        Weights (Dy, K) of a curve at the output, if the likelihood has one.
     """
 
     model: LinearSSM
@@ -78,7 +80,7 @@ class LinearFit(NamedTuple):
         series: Sequence[Series],
         curve: Float[Array, "Dy K"] | None = None,
     ) -> Self:
-        """The fit of a model with these states along these series."""
+        """Return the fit of a model with these states of these series."""
         pairs = zip(states, series, strict=True)
         z = np.concatenate([np.hstack([path[:-1], item.u]) for path, item in pairs])
         return cls(model, states, z, curve)
@@ -90,15 +92,15 @@ class LinearFit(NamedTuple):
 
 
 def spectral_radius(ssm: LinearSSM) -> float:
-    """The largest modulus of the eigenvalues of A; the model is stable below 1."""
+    """Return the spectral radius of A; the model is stable if it is below 1."""
     return float(np.abs(np.linalg.eigvals(np.asarray(ssm.transition))).max())
 
 
 def stabilise(ssm: LinearSSM, radius: float = RADIUS) -> LinearSSM:
-    """Pull each eigenvalue λ of A with |λ| > radius back to λ · radius / |λ|, and keep the others.
+    """Replace each eigenvalue λ of A with |λ| > radius by λ · radius / |λ|, and keep the others.
 
-    It scales the diagonal blocks of A's real Schur form, which exists even where A has no
-    eigenbasis. A model that is stable already comes back as it is.
+    It scales the diagonal blocks of the real Schur form of A, which exists even if A is not
+    diagonalisable. A stable model is returned unchanged.
     """
     if spectral_radius(ssm) <= radius:
         return ssm
@@ -120,9 +122,9 @@ class SmoothedStates(NamedTuple):
 
 @jax.jit
 def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> SmoothedStates:
-    """The exact posterior of the states given all outputs, as a Kalman smoother gives it.
+    """Return the exact posterior of the states given all outputs, as a Kalman smoother does.
 
-    The states of several series follow each other in one chain, T₁+1 of the first and so on.
+    The states of several series are concatenated: T₁+1 states of the first series, and so on.
     """
     return _smooth(ssm, _rows(series))
 
@@ -131,16 +133,17 @@ def smooth(ssm: LinearSSM, series: Series | Sequence[Series]) -> SmoothedStates:
 def smoothed_moments(
     ssm: LinearSSM, series: Series | Sequence[Series]
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Dx Dx"]]:
-    """Mean and covariance of each state in that posterior."""
+    """Return the mean and covariance of each state in that posterior."""
     posterior = smooth(ssm, series)
     return posterior.mean, linalg.selected_inverse(posterior.factor).diagonal
 
 
 @jax.jit
 def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Array, ""]:
-    """log p(y), summed over the series: log p(y, x) − log p(x | y) at the smoothed mean x = μ.
+    """Return log p(y), summed over the series: log p(y, x) − log p(x | y) at the smoothed mean x =
+    μ.
 
-    log p(μ | y) = ½ log det Λ − ½ N Dx log 2π, with N = Σ(T_i + 1) states in all.
+    log p(μ | y) = ½ log det Λ − ½ N Dx log 2π, with N = Σ(T_i + 1) states.
     """
     rows = _rows(series)
     return _log_marginal(ssm, rows, _smooth(ssm, rows))
@@ -150,20 +153,19 @@ def log_marginal(ssm: LinearSSM, series: Series | Sequence[Series]) -> Float[Arr
 def run_em(
     ssm: LinearSSM, series: Series | Sequence[Series], num_steps: int, tolerance: float = 1e-6
 ) -> tuple[LinearSSM, Float[Array, ""]]:
-    """Expectation-maximisation: the model after at most `num_steps` steps, and its log p(y).
+    """Return the model after at most `num_steps` steps of expectation-maximisation, and log p(y).
 
     With E over the smoothing posterior and z = [x_t; u_t; 1], a step sets [A B b] = E[x_{t+1} zᵀ]
-    E[z zᵀ]⁻¹ and Q to the expected square of what is left; each output is regressed on [x; 1] over
-    the rows where it is observed. It stops once log p(y) gains less than `tolerance` times its
-    size. State dimensions that are inert (no dynamics, no emission, unit noise) stay so.
+    E[z zᵀ]⁻¹ and Q to the expected outer product of the residuals; each output is regressed on [x;
+    1] over the rows where it is observed. It stops when the relative increase of log p(y) falls
+    below `tolerance`. Inert state dimensions (no dynamics, no emission, unit noise) stay inert.
     """
     rows = _rows(series)
 
     def update(carry: tuple) -> tuple:
-        """Evaluate the next model and find the one after it; the last round only evaluates.
+        """Evaluate a model and compute the next; the last round only evaluates.
 
-        A model is evaluated in one place of the program: smoothing is most of what there is to
-        compile.
+        The program contains the evaluation only once, since smoothing dominates compilation.
         """
         step, _, ssm, before, current, _ = carry
         is_last = (step == num_steps) | (jnp.abs(current - before) < tolerance * jnp.abs(current))
@@ -183,23 +185,23 @@ def run_em(
 
 
 def noise_floor(y: Any) -> Any:
-    """The least σ of each output, a share of its standard deviation, or of 1 if it never changes.
+    """Return the minimum σ of each output, relative to its standard deviation, or to 1 if constant.
 
-    By NumPy for its arrays, by JAX for those of a program.
+    NumPy arrays are handled by NumPy, and arrays of compiled programs by JAX.
     """
     numpy = y.__array_namespace__()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an output that was never seen has no deviation
+        warnings.simplefilter("ignore")  # an unobserved output has no deviation
         std = numpy.nanstd(y, axis=0)
     return NOISE_FLOOR * numpy.where(std > 0.0, std, 1.0)
 
 
 class Rows(NamedTuple):
-    """Series with one row per state, so that several of them form a single chain of N states.
+    """Series with one row per state, such that several series form a single sequence of N states.
 
-    A row holds what leads to its state and what the state emits. The first state of a series has
-    `moves` = 0, since no transition leads to it, and emits nothing, and so has one that pads. Where
-    `observed` is 0, y is 0.
+    A row contains the input that leads to its state and the output that the state emits. For the
+    first state of a series and for padding, `moves` is 0, since no transition leads to it, and no
+    output is observed. y is 0 where `observed` is 0.
     """
 
     y: Float[Array, "N Dy"]
@@ -209,7 +211,7 @@ class Rows(NamedTuple):
 
 
 def _rows(series: Series | Sequence[Series]) -> Rows:
-    """One or several series of T₁, T₂, ... outputs as N = Σ(T_i + 1) rows."""
+    """Return series of T₁, T₂, ... outputs as N = Σ(T_i + 1) rows."""
     parts = as_list(series)
     before = ((1, 0), (0, 0))
     y = jnp.concatenate([jnp.pad(part.y, before, constant_values=np.nan) for part in parts])
@@ -220,11 +222,11 @@ def _rows(series: Series | Sequence[Series]) -> Rows:
 
 
 def _precision(ssm: LinearSSM, rows: Rows) -> tuple[BlockTridiagonal, Float[Array, "N Dx"]]:
-    """Precision Λ and linear term η of the states' posterior, N(Λ⁻¹η, Λ⁻¹).
+    """Return precision Λ and linear term η of the posterior of the states, N(Λ⁻¹η, Λ⁻¹).
 
-    Diagonal blocks Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, lower blocks −Q⁻¹A,
-    and zero between two series. η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), a row a state, where
-    c_t = B u + b leads to it.
+    Diagonal blocks are Q⁻¹ (I for x₀) + AᵀQ⁻¹A (not for the last state) + CᵀR⁻¹C, and lower blocks
+    are −Q⁻¹A, or zero between two series. η = Q⁻¹c_t − AᵀQ⁻¹c_{t+1} + CᵀR⁻¹(y_t − d), with one row
+    per state and c_t = B u + b of the transition that leads to it.
     """
     identity = jnp.eye(ssm.offset.shape[0], dtype=ssm.offset.dtype)
     whitener = linalg.inverse_lower(jnp.linalg.cholesky(ssm.process_cov))
@@ -276,9 +278,9 @@ def _log_marginal(ssm: LinearSSM, rows: Rows, posterior: SmoothedStates) -> Floa
 def _fit_dynamics(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: BlockTridiagonal
 ) -> dict[str, Array]:
-    """[A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b, over the moves.
+    """Return [A B b] by regression, and Q = E[e eᵀ] with e = x_{t+1} − A x_t − B u_t − b.
 
-    The states' uncertainty adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean
+    The uncertainty of the states adds [−A I] Cov([x_t; x_{t+1}]) [−A I]ᵀ to the square of the mean
     residual.
     """
     dim, moves = mean.shape[1], rows.moves[1:]
@@ -310,7 +312,7 @@ def _fit_dynamics(
 def _fit_emission(
     rows: Rows, mean: Float[Array, "N Dx"], covariance: Float[Array, "N Dx Dx"]
 ) -> dict[str, Array]:
-    """C, d and σ by regression over observed rows; uncertainty adds c·Cov(x)·c to σ²."""
+    """Return C, d and σ by regression over observed rows; uncertainty adds c·Cov(x)·c to σ²."""
     inputs = jnp.concatenate([mean, jnp.ones_like(mean[:, :1])], axis=1)
     spread = jnp.einsum("nk,nij->kij", rows.observed, covariance)
     square = jnp.einsum("nk,ni,nj->kij", rows.observed, inputs, inputs)
@@ -325,7 +327,7 @@ def _fit_emission(
 
 
 def _regress(square: Float[Array, "p p"], product: Float[Array, "m p"]) -> Float[Array, "m p"]:
-    """W = E[x zᵀ] E[z zᵀ]⁻¹, with a small ridge."""
+    """Return W = E[x zᵀ] E[z zᵀ]⁻¹, with a small ridge."""
     ridge = RIDGE * (jnp.diagonal(square) + 1.0)
     inverse = linalg.inverse_root(square + jnp.diag(ridge))
     return product @ inverse.T @ inverse

@@ -1,4 +1,4 @@
-"""The registry of methods: a name, and the settings of the method with their defaults."""
+"""The registry of methods, from names to settings with default values."""
 
 from gpssm.inference.settings import MethodSettings
 from gpssm.methods.auto import Auto

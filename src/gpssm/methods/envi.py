@@ -1,23 +1,24 @@
 """`envi` (Lin, Sun, Yin & Thiéry 2024): the states given the function by an ensemble Kalman filter.
 
-    q(v) = N(mean, L Lᵀ),   q(x | v) ≈ p(x | v, y) by N members x⁽ⁿ⁾ that a filter moves
+    q(v) = N(mean, L Lᵀ),   q(x | v) ≈ p(x | v, y) by N filtered ensemble members x⁽ⁿ⁾
     ELBO = E_q(v) Σ_t log N(y_t; ȳ_t, V_t + R) − Σ KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-ȳ_t and V_t are mean and covariance of E[y_t | x⁽ⁿ⁾] over the members before y_t. There is no law of
-the states to learn but that of the first ones: given v, a row is
+ȳ_t and V_t are the mean and covariance of E[y_t | x⁽ⁿ⁾] over the members before y_t. Only the
+distribution of x₀ is learned; given v, a row is processed by
 
     predict   x⁽ⁿ⁾ ~ N(m + A v, B + Q)
     update    x⁽ⁿ⁾ += Cov(x, ŷ_j) (y_j + R_j^½ ε⁽ⁿ⁾ − ŷ_j⁽ⁿ⁾) / (Var ŷ_j + R_j)  for each output j,
 
-ŷ_j = E[y_j | x], with covariances over the members. The bound is differentiated through the filter,
-the noises held fixed, and is one in the limit of many members where all is linear given v. Draws
-are smoothed backwards, x_t += Cov(x_t, x⁻_{t+1}) Cov(x⁻_{t+1})⁻¹ (x_{t+1} − x⁻_{t+1}) for every
-member, x⁻ before its update and Cov over the ensemble (Raanes 2016); one member is the draw.
+ŷ_j = E[y_j | x], with covariances over the members. The bound is differentiated through the filter
+with fixed random numbers. It is a bound in the limit of many members if everything is linear given
+v. Draws are smoothed backwards, x_t += Cov(x_t, x⁻_{t+1}) Cov(x⁻_{t+1})⁻¹ (x_{t+1} − x⁻_{t+1}) for
+every member, x⁻ before its update and Cov over the ensemble (Raanes 2016); one member serves as the
+draw.
 
-What deviates from the paper: all members of a filter share one v, so that the sum is a bound of the
-evidence; model and q(v) start from a linear fit, q(x₀) around its first states and without a net;
-series are whole, not cut into windows. The released code goes on from the mean of the members after
-every update: here they stay apart.
+Deviations from the paper: all members of a filter share one v, so that the sum is a bound on the
+evidence; model and q(v) start from a linear fit, and q(x₀) from its first states without a network;
+whole series are used instead of windows. The released code continues from the mean of the members
+after every update; here the members remain distinct.
 """
 
 from dataclasses import dataclass
@@ -49,9 +50,9 @@ class EnVI(VariationalSettings):
     Parameters
     ----------
     num_samples
-        Draws of the function for each estimate of the bound, each with a separate ensemble.
+        Number of draws of the function for each estimate of the bound, each with its ensemble.
     num_members
-        Members of an ensemble.
+        Number of members of an ensemble.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -64,7 +65,7 @@ class EnVI(VariationalSettings):
     num_members: int = whole(50, least=2)
 
     def build(self, model: GPSSM, states: States) -> "EnVISampler":
-        """Return the method for a model; q(x₀) is around the first states."""
+        """Return the method for a model; q(x₀) is centred at the first states."""
         return EnVISampler(self, model, states)
 
 
@@ -98,7 +99,7 @@ class EnVISampler(VariationalSampler):
         v: Float[Array, "Dx M"],
         series: list[Series],
     ) -> States:
-        """Return one path for each series: that of a smoothed member."""
+        """Return one path for each series, that of a smoothed member."""
         updated, predicted, _ = self.filter(key, q, v[:, None], series)
         return self.join(smooth(updated, predicted)[:, :, 0])
 
@@ -109,7 +110,7 @@ class EnVISampler(VariationalSampler):
         weights: Float[Array, "Dx S M"],
         series: list[Series],
     ) -> Ensembles:
-        """Return an ensemble for each series and function, those of a series next to each other."""
+        """Return an ensemble for each series and function, with those of a series consecutive."""
         start_key, path_key = jax.random.split(key)
         count = weights.shape[1]
         members = self.settings.num_members
@@ -127,7 +128,7 @@ def filter_ensembles(
     start: Float[Array, "G N Dx"],
     batch: Batch,
 ) -> Ensembles:
-    """Move ensembles along the rows of a batch.
+    """Filter ensembles over the rows of a batch.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def filter_ensembles(
     start
         Members of x₀.
     batch
-        Pieces side by side, G a multiple of their number.
+        The batch of pieces; G is a multiple of their number.
     """
     transition = model.transition()
     function = conditional(jnp.repeat(weights, start.shape[1], 1))
@@ -152,7 +153,7 @@ def filter_ensembles(
     output_noises = jax.random.normal(output_key, shape, start.dtype)
     output_noises = output_noises - jnp.mean(output_noises, 2, keepdims=True)
 
-    # Its intermediate results are computed again for the gradient: kept, they are megabytes a row.
+    # Intermediate results are recomputed for the gradient: storing them takes megabytes per row.
     @jax.checkpoint
     def move(x: Float[Array, "G N Dx"], row: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         y, u, noise, output_noise = row
@@ -178,8 +179,8 @@ def update(
 
         x⁽ⁿ⁾ += Cov(x, ŷ_j) (y_j + R_j^½ ε⁽ⁿ⁾ − ŷ_j⁽ⁿ⁾) / (Var ŷ_j + R_j),   ŷ_j = E[y_j | x]
 
-    for each output j in turn; R_j is the mean of Var(y_j | x), and the other outputs are updated as
-    the states are. Outputs that are missing change nothing.
+    for each output j in turn; R_j is the mean of Var(y_j | x), and the other outputs are updated
+    like the states. Missing outputs have no effect.
 
     Parameters
     ----------

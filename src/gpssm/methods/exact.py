@@ -4,15 +4,15 @@ points.
     log p(x | y) = log p(x₀) + Σ_t log p(y_t | x_{t+1})
                    + Σ_d log N(x_{1:T,d}; m_d(z), K_d(z, z) + Q_d I) + const
 
-over the transitions z of all series together, which share the function. Linear weights that stand
-beside the inducing points in the basis are integrated out as well: K_d(z, z') = k_d(z, z') + σ_d² ∘
-[z; 1]·[z'; 1]. Each gradient costs O(N³ Dx) for N transitions, and the paths of a few hundred rows
-are what it is for: the oracle of the sparse methods.
+over the transitions z of all series together, which share the function. Linear weights in the basis
+are integrated out as well: K_d(z, z') = k_d(z, z') + σ_d² ∘ [z; 1]·[z'; 1]. Each gradient costs
+O(N³ Dx) for N transitions. The method is a reference for the sparse methods on series of up to a
+few hundred rows.
 
 **Draws.** A dense Gaussian process is a sparse one whose inducing locations are the inputs of the
-path itself, B = 0 there, so that a draw keeps its own inputs as `locations`, and v | x is exact.
-Between and beyond these inputs the function is not one draw: a forecast draws the residual B(z)
-afresh at each step, as with any inducing points.
+path itself, where B = 0. A draw therefore stores its inputs as `locations`, and v | x is exact.
+Away from these inputs, forecasts draw the residual B(z) independently at each step, as with other
+inducing points.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exact(FFVD):
-    """Settings of `exact`: those of `ffvd`, and fewer draws, for each has as many weights as there
-    are transitions.
+    """Settings of `exact`: those of `ffvd`, but with fewer draws, since each has one weight per
+    transition.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -56,10 +56,12 @@ class Exact(FFVD):
     num_draws: int = 100
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The model with an inducing location for each transition: `num_inducing` plays no part."""
+        """Return the model with an inducing location for each transition; `num_inducing` is
+        ignored.
+        """
         if spec.basis != "inducing":
             raise ValueError(
-                "`exact` has the Gaussian process itself and takes no basis but the default: got "
+                "`exact` uses the Gaussian process itself and supports only basis='inducing', got "
                 f"{spec.basis!r}."
             )
         _check_rows(sum(len(experiment) for experiment in series))
@@ -76,16 +78,16 @@ class Exact(FFVD):
         role = dict(model.roles)[name]
         if rows != count or role != "fix":
             raise ValueError(
-                f"`exact` keeps its {count} inputs in the leaf {name}, which must have a row for "
-                f"each and the role 'fix': it has {rows} and the role {role!r}. `Exact.prepare` "
-                "makes such a model; fit again if rows were added."
+                f"`exact` stores its {count} inputs in the leaf {name}, which must have as many "
+                f"rows and the role 'fix': it has {rows} rows and the role {role!r}. Build the "
+                "model by `Exact.prepare`, and again after adding rows."
             )
         moves = ExactMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         return ExactSampler(self, moves, states, SCHEDULE)
 
 
 class ExactMoves(ParameterMoves):
-    """The moves of the parameters, with the path's own inputs for inducing locations.
+    """The updates of the parameters, with the inputs of the path as inducing locations.
 
     Then v = L⁻¹(f − m) with f | x ~ N(m + K(K + Q)⁻¹r, K − K(K + Q)⁻¹K), and the linear weights
     with it; Q | x, f is exact since f is known at every input.
@@ -96,18 +98,18 @@ class ExactMoves(ParameterMoves):
         return lambda model: log_exact(model, states, series)
 
     def model_at(self, parameters: Parameters, states: States, series: list[Series]) -> GPSSM:
-        """Return the model at these parameters, with the inputs of these states."""
+        """Return the model with these parameters and the inputs of these states."""
         return at_own_inputs(self.apply(parameters), states, series)
 
 
 class ExactSampler(FFVDSampler):
     """The iterations of `ffvd` with another density.
 
-    Weights are values of the function at the path's own inputs and cannot be held while it moves.
+    Weights are values of the function at the inputs of the path and change with it.
     """
 
     def metric(self, model: GPSSM, states: States, series: list[Series]) -> GPSSM:
-        """Return the sparse model at the path's own inputs."""
+        """Return the sparse model with the inputs of the path as inducing locations."""
         return at_own_inputs(model, states, series)
 
     def update(
@@ -118,7 +120,7 @@ class ExactSampler(FFVDSampler):
         state: ChainState,
         series: list[Series],
     ) -> ChainState:
-        """Move the parameters given the states."""
+        """Update the parameters given the states."""
         paths = unstack(state.states, series)
         parameters = self.moves.update(
             parameter_key, state.parameters, paths, carry.iteration, series
@@ -126,7 +128,7 @@ class ExactSampler(FFVDSampler):
         return state._replace(parameters=parameters)
 
     def draw(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> Draw:
-        """Return the present states, a draw of the weights, and the inputs with the parameters."""
+        """Return the current states, a draw of the weights, and the parameters with the inputs."""
         paths = unstack(carry.states, series)
         weights = self.moves.draw_weights(key, carry.parameters, paths, series)
         name = _locations_name(self.moves.model)
@@ -148,7 +150,7 @@ def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array
 
 
 def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N N"]:
-    """Cov f_d(z_n), f_d(z_m): k_d for the inducing points, and A_d Aᵀ_d for the other parts of the
+    """Return Cov(f_d(z_n), f_d(z_m)): k_d for inducing points, plus A_d Aᵀ_d for other parts of the
     basis.
     """
     total = model.kernel(z, z)
@@ -162,13 +164,13 @@ def prior_covariance(model: GPSSM, z: Float[Array, "N Dz"]) -> Float[Array, "Dx 
 def log_dense_normal(
     covariance: Float[Array, "D N N"], error: Float[Array, "D N"]
 ) -> Float[Array, " D"]:
-    """log N(r; 0, S) for each row."""
+    """Return log N(r; 0, S) for each row."""
     constant = 0.5 * error.shape[1] * jnp.log(2 * jnp.pi)
     return log_gaussian_integral(covariance, error, -1.0) - constant
 
 
 def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
-    """[x_t; u_t] over all transitions of all series."""
+    """Return [x_t; u_t] for all transitions of all series."""
     rows = [
         jnp.concatenate([path[:-1], jnp.asarray(experiment.u, path.dtype)], -1)
         for path, experiment in zip(states, series, strict=True)
@@ -177,31 +179,31 @@ def inputs(states: States, series: list[Series]) -> Float[Array, "N Dz"]:
 
 
 def at_own_inputs(model: GPSSM, states: States, series: list[Series]) -> GPSSM:
-    """The model whose inducing locations are the inputs of the path: B = 0 there, and the sparse
-    posterior exact.
+    """Return the model whose inducing locations are the inputs of the path, where B = 0 and the
+    sparse posterior is exact.
     """
     return model.with_leaves({_locations_name(model): inputs(states, series)})
 
 
 def _locations_name(model: GPSSM) -> str:
-    """The leaf that has the inducing locations."""
+    """Return the name of the leaf with the inducing locations."""
     points = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     if len(points) != 1:
         raise ValueError(
-            "`exact` needs a model with inducing points, whose place its inputs take: "
+            "`exact` needs a model with inducing points, which its inputs replace: use "
             "basis='inducing'."
         )
     return next(name for name, leaf in model.leaves().items() if leaf is points[0].locations)
 
 
 def _check_rows(count: int, most: int = 500) -> None:
-    """Refuse more rows than a gradient takes a tenth of a second for.
+    """Raise if there are too many rows for gradients of about a tenth of a second.
 
-    It takes eight times that at twice as many.
+    The time of a gradient grows with the cube of the number of rows.
     """
     if count > most:
         raise ValueError(
             "`exact` factorises a matrix with a row for each transition at every gradient and "
-            f"takes {most} rows at most, over all series; there are {count}. Give it fewer, or "
-            "take method='ffvd'."
+            f"supports at most {most} rows over all series, got {count}. Use fewer rows, or "
+            "method='ffvd'."
         )

@@ -121,7 +121,7 @@ class FFVDSampler(WhitenedSampler):
             parameter_key, state.parameters, unstack(state.states, series), carry.iteration, series
         )
         state = state._replace(parameters=parameters)
-        # The kernel stays as it is.
+        # The kernel does not change.
         moves = self.moves._replace(model=self.moves.apply(parameters).prepared())
         phase = self.phase(carry)
         centre = carry.whitening.linear.centre
@@ -171,7 +171,7 @@ def jump_first_states(
     likely = jnp.sum(log_normal(arrived, step.given(weights), variance[None]), -1)
     log_weight = likely - jnp.sum(step.residual / (2 * variance[:, None]), 0)
     log_weight = jnp.where(jnp.isfinite(log_weight), log_weight, -jnp.inf)
-    # The largest of log w plus Gumbel's noise is one of them with probability ∝ w.
+    # The maximum of log w plus Gumbel noise selects a candidate with probability ∝ w.
     noisy = log_weight + jax.random.gumbel(choice_key, log_weight.shape, states.dtype)
     chosen = jnp.argmax(noisy.reshape(count, num_candidates), 1)
     return states.at[first].set(candidates[np.arange(count), chosen])

@@ -29,20 +29,20 @@ is, entry by entry,
     p ← (1 − α) p − ε² V̂^{−½} ∇U + N(0, 2 α ε² V̂^{−½}),
     θ ← θ + p.
 
-The average V̂ grows longer with n. The authors' is as short as the gradient keeps its sign, so that
-scales follow the gradient, steps are largest where it is small, and the motion settles too far out:
-on the Gaussian of the tests with 1.7 times the variance. States that are too hot by a constant
-factor make noises that are learned along with them larger, which lets the states spread further,
-without end.
+The averaging window of V̂ grows with n. That of the authors is as short as the gradient keeps its
+sign, so that the scales follow the gradient, steps are largest where it is small, and the
+stationary distribution is too wide: on the Gaussian of the tests it has 1.7 times the variance. If
+noise levels are learned as well, states with too large a variance increase the noise, which widens
+the states further without limit.
 
-Some codes divide U by the number of rows and the noise's variance with it: V̂^{−½} undoes that, and
-their ε, such as the published .01, is the ε here.
+Some implementations divide both U and the variance of the noise by the number of rows. V̂^{−½}
+compensates for that, and their ε, such as the published .01, is the ε here.
 
-There is no accept step. In a direction of precision λ, with h = ε² V̂^{−½}, the variance comes out
-as 1/λ · 1 / (1 − hλ / (4 − 2α)) when the gradient is exact, so the error falls with ε². A gradient
-estimated with variance S adds hS / 2α, relatively. The −ε⁴ that the authors subtract from the
-noise's variance is a guess of this for minibatches, and would itself be an error with exact
-gradients: it is left out.
+There is no accept step. In a direction of precision λ, with h = ε² V̂^{−½}, the variance is 1/λ · 1
+/ (1 − hλ / (4 − 2α)) for exact gradients, so that the error falls with ε². A gradient estimate of
+variance S adds a relative error of hS / 2α. The term −ε⁴ that the authors add to the variance of
+the noise approximates this correction for minibatches. With exact gradients it would itself be an
+error, and it is omitted.
 """
 
 import abc
@@ -191,9 +191,7 @@ class FFVDCM(SGHMCSettings):
 
 
 class SGHMCState(NamedTuple):
-    """θ and p, the average V̂ with the number n of gradients in it, and log π where the last
-    gradient was taken.
-    """
+    """θ and p, the average V̂ over n gradients, and log π at the last gradient."""
 
     position: Float[Array, " n"]
     momentum: Float[Array, " n"]
@@ -203,15 +201,15 @@ class SGHMCState(NamedTuple):
 
     @classmethod
     def start(cls, position: Float[Array, " n"]) -> Self:
-        """At rest, with scales of one."""
+        """Return a state at rest, with unit scales."""
         lowest = jnp.full((), -jnp.inf, position.dtype)
         zeros = jnp.zeros_like(position)
         return cls(position, zeros, jnp.ones_like(position), jnp.zeros((), int), lowest)
 
     def energy(self, learning_rate: float) -> Float[Array, ""]:
-        """−log π + ½ Σ p² V̂^½ / ε².
+        """Return −log π + ½ Σ p² V̂^½ / ε².
 
-        The momentum's variance is ε² V̂^{−½} in the limit of small decay.
+        The variance of the momentum is ε² V̂^{−½} in the limit of small decay.
         """
         kinetic = 0.5 * jnp.sum(self.momentum**2 * jnp.sqrt(self.V_hat)) / learning_rate**2
         return kinetic - self.value
@@ -225,10 +223,10 @@ def sghmc_step(
     decay: float,
     burn_in: Bool[Array, ""],
 ) -> SGHMCState:
-    """One step up log π; `grad_fn` gives log π and its gradient, as `jax.value_and_grad` does."""
+    """Take one step; `grad_fn` returns log π and its gradient, as `jax.value_and_grad` does."""
     value, slope = grad_fn(state.position)
     num_averaged = state.num_averaged + burn_in
-    # An exponent of 1 would never forget the way in, one of ½ or less would follow the noise.
+    # An exponent of 1 would never forget the burn-in, and one of ½ or less would follow the noise.
     rate = jnp.where(burn_in, (num_averaged + 1.0) ** -0.75, 0.0)
     V_hat = (1 - rate) * state.V_hat + rate * slope**2
     scale = learning_rate**2 / jnp.sqrt(V_hat)
@@ -238,7 +236,7 @@ def sghmc_step(
 
 
 class SGHMCCarry(NamedTuple):
-    """The sampler's vector with its averages, the parameters, and the number of iterations done."""
+    """The vector of latents with its averages, the parameters, and the number of iterations."""
 
     sampler: SGHMCState
     parameters: Parameters
@@ -246,7 +244,7 @@ class SGHMCCarry(NamedTuple):
 
     @property
     def position(self) -> Float[Array, " n"]:
-        """The latents."""
+        """The vector of latents."""
         return self.sampler.position
 
 
@@ -256,7 +254,7 @@ class SGHMCSampler(LatentSampler):
     moves_leaves: ClassVar[bool] = True
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
-        """Return the carry at the start."""
+        """Return the initial carry."""
         parameters = self.moves.init()
         position = self.pack(key, parameters, self.start, series)
         return SGHMCCarry(SGHMCState.start(position), parameters, jnp.zeros((), int))
@@ -264,9 +262,9 @@ class SGHMCSampler(LatentSampler):
     def step(
         self, key: PRNGKeyArray, carry: SGHMCCarry, series: list[Series]
     ) -> tuple[SGHMCCarry, Info]:
-        """Take a step of SGHMC, then one of Adam. Every step is accepted.
+        """Take a step of SGHMC, then one of Adam.
 
-        One that is not finite any more is called divergent.
+        Every step is accepted; one that is no longer finite is reported as divergent.
         """
         settings = self.settings
         density_key, move_key = jax.random.split(key)
@@ -307,14 +305,14 @@ def log_target_window(
 ) -> Float[Array, ""]:
     """Return Σ_d log N(v_d; 0, I) + log p(x₀) + N/length Σ_t [ … ] over a window of t.
 
-    t = first, …, first + length − 1, modulo N: the N transitions of all series stand in one row,
-    and a window that leaves its end goes on at its beginning. So each transition is in a uniformly
-    drawn window with the same probability, length/N: the estimate is unbiased.
+    t = first, …, first + length − 1, modulo N: the N transitions of all series are concatenated,
+    and windows wrap around at the end. Each transition is therefore in a uniformly drawn window
+    with probability length/N, and the estimate is unbiased.
 
     Parameters
     ----------
     model, states, weights, series
-        As of `log_target`.
+        As in `log_target`.
     first
         Number of the first transition.
     length

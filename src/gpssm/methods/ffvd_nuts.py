@@ -1,10 +1,10 @@
-"""`ffvd-nuts`, the reference: the no-U-turn sampler in plain coordinates.
+"""`ffvd-nuts`, a reference: the no-U-turn sampler in the original coordinates.
 
-The target is log q*(x) or log q*(v, x). Hoffman & Gelman (2014), as in blackjax, with a diagonal
-metric adapted in Stan's schedule: the step size throughout the warm-up, the metric over windows
-that double, both anew after each window. Slow, with an accept step, and free of every idea the
-other samplers rest on. With all leaves fixed it is NUTS and nothing else; otherwise the parameters
-move given the states after each iteration, and the weights are drawn anew with them.
+The target is log q*(x) or log q*(v, x). The sampler (Hoffman & Gelman 2014) is that of blackjax,
+with a diagonal metric adapted by Stan's schedule: the step size throughout the warm-up, the metric
+over doubling windows, and both restarted after each window. It is slow, but exact and independent
+of the ideas behind the other samplers. With all leaves fixed it is plain NUTS; otherwise the
+parameters are updated given the states after each iteration, and the weights are redrawn.
 """
 
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ class FFVDNUTS(MethodSettings):
     Parameters
     ----------
     target
-        "collapsed" integrates the weights out, "joint" samples them with the states.
+        "collapsed" integrates the weights out; "joint" samples them together with the states.
     max_tree_depth
-        A trajectory has at most 2 to this power steps.
+        A trajectory has at most 2**max_tree_depth steps.
     target_acceptance
-        The acceptance rate that the step size is adapted to.
+        The target acceptance rate of the step-size adaptation.
     """
 
     target: Literal["collapsed", "joint"] = choice("collapsed", ("collapsed", "joint"))
@@ -51,7 +51,7 @@ class FFVDNUTS(MethodSettings):
         return self.target == "collapsed"
 
     def slack(self, rows: int) -> float:
-        """Return that of `ffvd`, which it is to check: their model is the same."""
+        """Return the value of `ffvd`, so that both methods have the same model."""
         return slack_of(rows)
 
     def build(self, model: GPSSM, states: States) -> "NUTSSampler":
@@ -62,9 +62,9 @@ class FFVDNUTS(MethodSettings):
 
 
 class NUTSCarry(NamedTuple):
-    """The latents as one vector, the parameters, and the iterations done.
+    """The latents as one vector, the parameters, and the number of iterations.
 
-    `step_size` and `metric`, which is diagonal, hold what their recursions remember.
+    `step_size` and `metric`, which is diagonal, hold the states of their adaptation.
     """
 
     position: Float[Array, " n"]
@@ -75,7 +75,7 @@ class NUTSCarry(NamedTuple):
 
 
 class NUTSSampler(LatentSampler):
-    """The iterations of `ffvd-nuts`. blackjax is imported in them: other methods do without it."""
+    """The iterations of `ffvd-nuts`, which import blackjax only when they run."""
 
     moves_leaves: ClassVar[bool] = False
 
@@ -92,7 +92,7 @@ class NUTSSampler(LatentSampler):
     def step(
         self, key: PRNGKeyArray, carry: NUTSCarry, series: list[Series]
     ) -> tuple[NUTSCarry, Info]:
-        """Move the latents along a trajectory, then the parameters, with weights drawn anew."""
+        """Update the latents by a trajectory, then the parameters, with the weights redrawn."""
         from blackjax.mcmc import nuts
 
         move_key, parameter_key, weights_key = jax.random.split(key, 3)
@@ -127,7 +127,7 @@ class NUTSSampler(LatentSampler):
             outcome.acceptance_rate,
             outcome.is_divergent,
             outcome.energy,
-            # One more for the gradient at the start, which the parameters have changed.
+            # One more for the initial gradient, since the parameters have changed.
             jnp.asarray(outcome.num_integration_steps + 1, position.dtype),
         )
         return NUTSCarry(position, step_size, metric, parameters, carry.iteration + 1), info
@@ -135,12 +135,12 @@ class NUTSSampler(LatentSampler):
     def adapt(
         self, carry: NUTSCarry, position: Float[Array, " n"], acceptance: Float[Array, ""]
     ) -> tuple[StepSize, Any]:
-        """Return step size and metric after a move; they stay as they are after the warm-up."""
+        """Return step size and metric after a move; they are constant after the warm-up."""
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
         from blackjax.adaptation.window_adaptation import build_schedule
 
         num_warmup = self.settings.num_warmup
-        # The last row is for all that comes after the warm-up.
+        # The last row applies to all iterations after the warm-up.
         schedule = jnp.asarray([*build_schedule(num_warmup), (0, False)], int).astype(bool)
         learns_metric, ends_window = schedule[jnp.minimum(carry.iteration, num_warmup)]
         step = carry.step_size.update(

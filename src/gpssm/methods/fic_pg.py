@@ -4,28 +4,28 @@ integrated out.
     p(x₀:T, y) = p(x₀) Π_t p(y_t | x_{t+1})
                  Π_d N(x_{t+1,d}; m_d + A_d μ_{t,d}, A_d Σ_{t,d} A_dᵀ + B_d + Q_d)
 
-where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states have no Markov property any more, and each
-particle carries what its own path says about the weights. Under the fully independent conditional
-(FIC), f given v is independent from step to step, so that this is M weights and not t function
-values, and changes by rank one: O(N M² T) a sweep. The path that is held draws a new ancestor at
-each time, with the probabilities
+where v_d | x₀:t ~ N(μ_{t,d}, Σ_{t,d}): the states are no longer Markov, and each particle carries
+the distribution of the weights given its path. Under the fully independent conditional (FIC), f
+given v is independent between steps, so that this distribution concerns M weights instead of t
+function values and changes by rank one: a sweep costs O(N M² T). The conditioned path draws a new
+ancestor at each time, with probabilities
 
     w_t^i p(x'_{t+1:T} | x₀:t^i),
 
-a ratio of path evidences. It is the "predictive" target of `ffvd-p`, where v and x are drawn in
-turn and so move in small steps if they depend on each other much. Parameters move on the path
-evidence, log p(x₀:T, y), as everywhere.
+a ratio of path evidences. It is the "predictive" target of `ffvd-p`, which draws v and x in turn
+and therefore mixes slowly if they are strongly dependent. Parameters are updated by the path
+evidence, log p(x₀:T, y), as in the other methods.
 
 **Beliefs.** A transition is an observation of the weights, x'_d = mean_d + gain_d·v_d +
-N(0, spread_d). A particle whose path gains it knows more of v, and one whose path loses it knows
-less. With v ~ N(μ, Σ), k = Σ·gain and q = gain·k + spread,
+N(0, spread_d). Adding a transition to a path or removing one updates the belief about v. With v ~
+N(μ, Σ), k = Σ·gain and q = gain·k + spread,
 
     learn     Σ ← Σ − kkᵀ/q,   μ ← μ + k (x' − mean − gain·μ)/q
     forget    Σ ← Σ + kkᵀ/g,   μ ← μ − k (x' − mean − gain·μ)/g,   g = spread − gain·k
 
-both O(M²), where a factorisation would be O(M³). Ancestor sampling needs the density of a given
-future F of transitions given a particle's past; its logarithm changes with the same numbers. For a
-transition τ that the past gains and a transition φ that the future loses,
+both in O(M²), whereas a factorisation takes O(M³). Ancestor sampling needs the density of a given
+future F of transitions given the past of a particle, which is updated from the same quantities. For
+a transition τ added to the past and a transition φ removed from the future,
 
     log p(F∖φ | past, τ) = log p(F | past) + log p(τ | past, F) − log p(τ | past)
                            − log p(φ | past, τ, F∖φ)
@@ -58,7 +58,7 @@ from gpssm.model.types import FeynmanKac
 class FICParticleGibbs(ParticleSettings):
     """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
 
-    A sweep is slow, so there are few iterations, with larger steps of Adam.
+    Sweeps are slow, so that the default is few iterations with larger steps of Adam.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -82,7 +82,9 @@ class FICSampler(GibbsSampler):
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> States:
-        """Sweep through one series after the other, given what the paths of the others say of v."""
+        """Sweep through each series in turn, given the distribution of v under the paths of the
+        others.
+        """
         model = self.moves.apply(parameters)
         moved = list(states)
         sums = [
@@ -118,26 +120,26 @@ class Look(NamedTuple):
 
 
 class WeightBelief(NamedTuple):
-    """v_d ~ N(mean_nd, covariance_nd) to particle n."""
+    """v_d ~ N(mean_nd, covariance_nd) for particle n."""
 
     mean: Float[Array, "N Dx M"]
     covariance: Float[Array, "N Dx M M"]
 
 
 class Prediction(NamedTuple):
-    """x'_nd ~ N(mean_nd, variance_nd) to particle n, and cross = Cov(v_d, x'_nd) = k."""
+    """x'_nd ~ N(mean_nd, variance_nd) for particle n, and cross = Cov(v_d, x'_nd) = k."""
 
     mean: Float[Array, "N Dx"]
     variance: Float[Array, "N Dx"]
     cross: Float[Array, "N Dx M"]
 
     def log_prob(self, following: Float[Array, "N Dx"]) -> Float[Array, " N"]:
-        """Return log p(x' | what the particle knows)."""
+        """Return log p(x' | path of the particle)."""
         return jnp.sum(log_normal(following, self.mean, self.variance), -1)
 
 
 class Lineage(NamedTuple):
-    """What each particle knows from its past, and what with a given future too.
+    """The beliefs of each particle given its past, and given its past and a given future.
 
     `log_future` is log p(future | past), up to a constant.
     """
@@ -147,7 +149,7 @@ class Lineage(NamedTuple):
     log_future: Float[Array, " N"]
 
 
-# What each particle expects of its next transition, from its past and from the whole.
+# Predictions of the next transition given the past, and given the past and the future.
 Outlook = tuple[Prediction, Prediction]
 
 
@@ -165,13 +167,13 @@ def begin(
     precision, linear
         P and b of the prior p(v_d) ∝ exp(bᵀv − ½ vᵀPv).
     future, following
-        The transitions that the future holds, and their values.
+        The transitions of the future, and their values.
     count
         N.
     """
     scaled = future.gain / future.spread[:, :, None]
     error = following - future.mean
-    # AᵀA/s and Aᵀr/s, a matrix product for each state
+    # AᵀA/s and Aᵀr/s by one matrix product per state
     future_precision = gram(jnp.moveaxis(future.gain / jnp.sqrt(future.spread)[:, :, None], 0, 1))
     future_linear = jnp.sum(scaled * error[:, :, None], 0)
     past = _belief(precision, linear, count)
@@ -180,7 +182,7 @@ def begin(
 
 
 def look_ahead(lineage: Lineage, look: Look) -> Outlook:
-    """Return what each particle expects of its own next transition."""
+    """Return the predictions of the next transition of each particle."""
     return predict(lineage.past, look), predict(lineage.whole, look)
 
 
@@ -204,13 +206,13 @@ def advance(
     Parameters
     ----------
     lineage, outlook
-        Of the parents.
+        Lineage and predictions of the parents.
     parents
-        Number of the parent of each child.
+        Index of the parent of each child.
     following
         The states of the children.
     leaving, value
-        The transition that leaves the future, and its value.
+        The transition to remove from the future, and its value.
     """
     past, whole = jax.tree.map(lambda part: part[parents], outlook)
     joint, log_leaving = _forget(_learn(lineage.whole, whole, parents, following), leaving, value)
@@ -237,7 +239,7 @@ def _learn(
     parents: Int[Array, " N"],
     following: Float[Array, "N Dx"],
 ) -> WeightBelief:
-    """Return what children know, from the belief of the parents and the prediction of each."""
+    """Return the beliefs of the children from the beliefs and predictions of the parents."""
     mean, covariance = (part[parents] for part in belief)
     error = following - prediction.mean
     return WeightBelief(
@@ -248,10 +250,10 @@ def _learn(
 def _forget(
     belief: WeightBelief, look: Look, value: Float[Array, "1 Dx"]
 ) -> tuple[WeightBelief, Float[Array, " N"]]:
-    """Return the belief without a transition, and the log density of its value given the rest.
+    """Return the belief without one transition, and the log density of its value given the others.
 
-    Its prediction then has the variance spread²/g and misses the value by
-    (value − mean − gain·μ) spread/g.
+    The prediction of the value then has variance spread²/g and error (value − mean − gain·μ)
+    spread/g.
     """
     prediction = predict(belief, look)
     room = 2 * look.spread - prediction.variance  # g = spread − gain·k
@@ -271,17 +273,17 @@ def sweep(
     precision: Float[Array, "Dx M M"],
     linear: Float[Array, "Dx M"],
 ) -> Float[Array, "T+1 Dx"]:
-    """A new path given the present one, the weights integrated out under p(v_d) ∝ exp(bᵀv − ½
+    """Draw a new path given the current one, the weights integrated out under p(v_d) ∝ exp(bᵀv − ½
     vᵀPv).
 
-    Particle 0 is held on the present path and draws new ancestors.
+    Particle 0 follows the current path and draws new ancestors.
     """
     start_key, inputs_key, end_key = jax.random.split(key, 3)
     transition = model.transition()
     u = jnp.asarray(series.u, path.dtype)
     log_output = output_potential(model, series)
     later = jax.tree.map(lambda part: jnp.roll(part, -1, 0), _look(model, transition, path[:-1], u))
-    # After the last transition there is no other: a look without gain says nothing.
+    # There is no transition after the last: an observation without gain has no effect.
     future, values = later._replace(gain=later.gain.at[-1].set(0.0)), jnp.roll(path[1:], -1, 0)
     lineage = begin(precision, linear, future, values, count)
     start = jax.random.normal(start_key, (count, path.shape[1]), path.dtype).at[0].set(path[0])
@@ -290,7 +292,7 @@ def sweep(
         carry: tuple[Array, Array, Lineage], row: tuple[Any, ...]
     ) -> tuple[tuple[Array, Array, Lineage], tuple[Array, Array]]:
         x, log_weight, lineage = carry
-        # `leaving` and `value` are the transition that leaves the future of the held path.
+        # `leaving` and `value` are the transition to remove from the future of the current path.
         time, noise, gumbel, held, leaving, value = row
         look = _look(model, transition, x, jnp.broadcast_to(u[time][None], (count, u.shape[1])))
         outlook = look_ahead(lineage, look)
@@ -328,9 +330,9 @@ def sweep(
 def _trace(
     index: Int[Array, ""], start: Float[Array, "N Dx"], generations: tuple[Array, Array]
 ) -> Float[Array, "T+1 Dx"]:
-    """The path of one particle of the last generation, back through its parents.
+    """Return the path of one particle of the last generation, traced back through its ancestors.
 
-    Generations are particles and their parents' places at the time before.
+    Generations contain the particles and the indices of their ancestors.
     """
 
     def back(index: Array, generation: tuple[Array, Array]) -> tuple[Array, Float[Array, " Dx"]]:
@@ -344,7 +346,9 @@ def _trace(
 def _look(
     model: GPSSM, transition: Transition, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]
 ) -> Look:
-    """The transitions from x as looks at the weights: mean m, gain A, spread B + Q."""
+    """Return the transitions from x as observations of the weights: mean m, gain A, spread B +
+    Q.
+    """
     step = transition(x, u)
     spread = jnp.maximum(step.residual.T, 0.0) + model.process_variance[None]
     return Look(step.mean, jnp.moveaxis(step.gain, 0, 1), spread)

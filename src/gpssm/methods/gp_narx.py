@@ -54,24 +54,24 @@ from gpssm.starts.build import Start
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# Of lags that are chosen: a lag with a nonlinear effect only does not show in a linear regression.
+# Minimum of chosen lags: a linear regression misses a lag whose effect is purely nonlinear.
 LEAST_ORDER = 2
-SLACK = 0.3  # s over the linear regression's error, for regressors of unit scale
-FOLD = 0.25  # share of each series that is held out, once at its end and once at its beginning
-ORIGIN_STEP = 5  # rows from one simulation of held-out rows to the next
-LARGEST = 100.0  # output of a simulation, in standard deviations: one that runs away stays there
-MOST_ROWS = 2000  # from which hyper-parameters are learned: more hardly change them
+SLACK = 0.3  # s relative to the error of the linear regression, for regressors of unit scale
+FOLD = 0.25  # fraction of each series that is held out, once at its end and once at its beginning
+ORIGIN_STEP = 5  # rows between the origins of simulations of held-out rows
+LARGEST = 100.0  # limit of simulated outputs, in standard deviations, for those that diverge
+MOST_ROWS = 2000  # rows used to learn hyper-parameters: more would hardly change them
 
 
 class Smoothness(NamedTuple):
-    """log ℓ_j ~ N(middle + ½ log Dz, spread²): distances grow with the root of the dimension."""
+    """log ℓ_j ~ N(middle + ½ log Dz, spread²), as distances grow with √Dz."""
 
     middle: float
     spread: float
 
 
 SMOOTHNESS = (Smoothness(1.4, 1.0), Smoothness(1.0, 1.5))
-VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a fourth of the error's variance
+VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a quarter of the error variance
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ class GPNARX(MethodSettings):
         return max(na, least), max(nb, least)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The regression as a GPSSM, and its states by the linear part's filter.
+        """Return the regression as a GPSSM, and its states from the filter of the linear part.
 
         Only Gaussian outputs and the kernel "se" are supported.
         """
         for name, value in (("likelihood", "gaussian"), ("kernel", "se"), ("wiring", None)):
             if getattr(spec, name) != value:
                 raise ValueError(
-                    "`gp-narx` has Gaussian outputs, a kernel 'se' on all lags, and no wiring: "
-                    f"{name}={getattr(spec, name)!r} is not supported. Leave it out, or use "
+                    "`gp-narx` supports only Gaussian outputs, the kernel 'se' and no wiring: "
+                    f"{name}={getattr(spec, name)!r} is not supported. Omit it, or use "
                     "method='quick'."
                 )
         orders = self.orders or self._choose_orders(series)
@@ -136,10 +136,11 @@ class GPNARX(MethodSettings):
     def draw_independently(
         self, model: GPSSM, series: list[Series], num_chains: int, seed: int
     ) -> tuple[Draw, Info] | None:
-        """Draws of the weights given all complete rows, and of states where outputs are missing.
+        """Draw the weights given all complete rows, and the states where outputs are missing.
 
-        Lags before the first row and gaps are drawn from the linear part's smoother; outputs that
-        are missing at the end of a series, from which it will be forecast, from the process.
+        Lags before the first row and gaps are drawn from the smoother of the linear part. Missing
+        outputs at the end of a series, where its forecasts start, are drawn from the Gaussian
+        process.
         """
         regression = as_regression(model)
         z, error = residuals(regression.linear, series)
@@ -163,7 +164,9 @@ class GPNARX(MethodSettings):
 
 
 class LagRegression(NamedTuple):
-    """y_t of Dy outputs on z_t: the linear part in state-space form, and processes beside it."""
+    """The regression of Dy outputs y_t on z_t: a linear part in state-space form, and Gaussian
+    processes.
+    """
 
     linear: LinearSSM
     points: Float[np.ndarray, "M Dz"]
@@ -172,7 +175,7 @@ class LagRegression(NamedTuple):
 
 
 class WeightsPosterior(NamedTuple):
-    """v_d | y ~ N(mean_d, root_d root_dᵀ), and the sum over outputs of the log bound."""
+    """v_d | y ~ N(mean_d, root_d root_dᵀ), and the log bound summed over outputs."""
 
     mean: Float[np.ndarray, "Dy K"]
     root: Float[np.ndarray, "Dy K K"]
@@ -182,10 +185,10 @@ class WeightsPosterior(NamedTuple):
 def choose_smoothness(
     series: Sequence[Series], orders: tuple[int, int], num_points: int
 ) -> Smoothness:
-    """The prior of the lengthscales under which held-out rows are simulated best.
+    """Return the prior of the lengthscales with the best simulations of held-out rows.
 
-    The last and the first quarter of every series are held out in turn. Where they are too short
-    to tell, it is the prior of longer lengthscales.
+    The last and the first quarter of every series are held out in turn. If they are too short, the
+    prior of longer lengthscales is used.
     """
     quarters = [(item[: (cut := round(FOLD * len(item)))], item[cut:]) for item in series]
     ends = [(item[: (cut := round((1 - FOLD) * len(item)))], item[cut:]) for item in series]
@@ -206,7 +209,7 @@ def choose_smoothness(
 def fit_regression(
     series: Sequence[Series], orders: tuple[int, int], num_points: int, smoothness: Smoothness
 ) -> LagRegression:
-    """The regression with hyper-parameters where bound and prior are greatest.
+    """Return the regression whose hyper-parameters maximise bound and prior.
 
     Parameters
     ----------
@@ -215,7 +218,7 @@ def fit_regression(
     orders
         (na, nb).
     num_points
-        Inducing points, at most.
+        Maximum number of inducing points.
     smoothness
         The prior of the lengthscales.
     """
@@ -223,8 +226,8 @@ def fit_regression(
     z, error = residuals(linear, series)
     if not len(z):
         raise ValueError(
-            f"`gp-narx` regresses each row on the {max(orders)} rows before it, of which outputs "
-            "are there, and no row has such. Give longer series, or take smaller orders."
+            f"`gp-narx` regresses each row on the {max(orders)} previous rows, which must have "
+            "outputs, but there is no such row. Pass longer series, or smaller orders."
         )
     if len(z) > MOST_ROWS:
         rows = np.random.default_rng(0).choice(len(z), MOST_ROWS, replace=False)
@@ -233,11 +236,11 @@ def fit_regression(
     variance = np.maximum(np.diagonal(linear.process_cov)[:width], NO_NOISE**2)
     lengthscales = np.full((width, dim), smoothness.middle + 0.5 * np.log(dim))
     middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    # The noise has no prior: its spread is infinite.
+    # The noise has a flat prior: its spread is infinite.
     spread = np.array([VARIANCE_SPREAD, *np.full(dim, smoothness.spread), np.inf])
     slack = SLACK * np.sqrt(variance)
     hyper, points = middle, z[:0]
-    # Where points are best depends on the kernel, so that they are chosen again after a first fit.
+    # The best points depend on the kernel, so that they are chosen again after a first fit.
     for number in (num_points // 2 + 1, num_points):
         points = choose_points(hyper, z, number)
         hyper = np.stack(
@@ -255,7 +258,7 @@ def fit_regression(
 def gain(
     regression: LagRegression, output: int, z: Float[np.ndarray, "N Dz"]
 ) -> tuple[Float[np.ndarray, "N K"], Float[np.ndarray, " N"]]:
-    """A and B of one output at rows of z."""
+    """Return A and B of one output at rows of z."""
     hyper = regression.hyper[output]
     inverse = inverse_factor(hyper, regression.points)
     process = covariance(hyper, z, regression.points) @ inverse.T
@@ -266,7 +269,7 @@ def gain(
 def weights_posterior(
     regression: LagRegression, z: Float[np.ndarray, "N Dz"], error: Float[np.ndarray, "N Dy"]
 ) -> WeightsPosterior:
-    """v_d | y ~ N(P_d⁻¹ A_dᵀ r_d / σ_d², P_d⁻¹),  P_d = I + A_dᵀA_d / σ_d²."""
+    """Return v_d | y ~ N(P_d⁻¹ A_dᵀ r_d / σ_d², P_d⁻¹),  P_d = I + A_dᵀA_d / σ_d²."""
     means, roots = [], []
     total = 0.0
     for output, hyper in enumerate(regression.hyper):
@@ -285,7 +288,7 @@ def weights_posterior(
 def predict(
     regression: LagRegression, weights: Float[np.ndarray, "Dy K"], z: Float[np.ndarray, "N Dz"]
 ) -> Float[np.ndarray, "N Dy"]:
-    """E[y | z, v] = m(z) + A(z) v."""
+    """Return E[y | z, v] = m(z) + A(z) v."""
     processes = [gain(regression, d, z)[0] @ drawn for d, drawn in enumerate(weights)]
     return linear_part(regression.linear, z) + np.column_stack(processes)
 
@@ -293,7 +296,7 @@ def predict(
 def simulation_error(
     regression: LagRegression, series: Sequence[Series], held_out: Sequence[Series]
 ) -> float:
-    """The root mean square error of simulations of held-out rows, up to 30 steps, without noise."""
+    """Return the RMSE of noise-free simulations of held-out rows over up to 30 steps."""
     mean = weights_posterior(regression, *residuals(regression.linear, series)).mean
     source = shift_sources(regression.linear)
     misses = []
@@ -309,7 +312,7 @@ def simulation_error(
             x, rows = np.hstack([y, z[:, source]])[inside], rows[inside] + 1
     squares = np.concatenate(misses) ** 2
     if not np.isfinite(squares).any():
-        raise ValueError("no held-out row has an output and all lags")
+        raise ValueError("no held-out row has an output and complete lags")
     return float(np.sqrt(np.nanmean(squares) + NO_NOISE**2))
 
 
@@ -320,7 +323,7 @@ def simulate_end(
     series: Series,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "S T+1 Dx"]:
-    """The path with outputs after the last row that has any drawn from the process."""
+    """Return the path with outputs after the last observed row drawn from the Gaussian process."""
     begin = int(np.flatnonzero(np.isfinite(series.y).any(1))[-1]) + 1
     source = shift_sources(regression.linear)
     path = path.copy()
@@ -338,18 +341,18 @@ def simulate_end(
 
 
 def linear_part(linear: LinearSSM, z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dy"]:
-    """m(z)."""
+    """Return m(z)."""
     width = len(linear.d)
     return z @ np.hstack([linear.transition, linear.input_map])[:width].T + linear.offset[:width]
 
 
 def shift_sources(linear: LinearSSM) -> Int[np.ndarray, " Dx-Dy"]:
-    """The entry of z that each state after the first Dy holds."""
+    """Return, for each state after the first Dy, the entry of z that it holds."""
     return np.hstack([linear.transition, linear.input_map])[len(linear.d) :].argmax(1)
 
 
 def registers(linear: LinearSSM, series: Series) -> Float[np.ndarray, "T+1 Dx"]:
-    """The states of a series, NaN where a lag is missing or before the first row."""
+    """Return the states of a series, NaN if a lag is missing or precedes the first row."""
     source = shift_sources(linear)
     states = np.full((len(series) + 1, len(linear.offset)), np.nan)
     for row, (y, u) in enumerate(zip(series.y, series.u, strict=True)):
@@ -360,7 +363,7 @@ def registers(linear: LinearSSM, series: Series) -> Float[np.ndarray, "T+1 Dx"]:
 def residuals(
     linear: LinearSSM, series: Sequence[Series]
 ) -> tuple[Float[np.ndarray, "N Dz"], Float[np.ndarray, "N Dy"]]:
-    """z_t and y_t − m(z_t) of all rows that have no missing output or lag."""
+    """Return z_t and y_t − m(z_t) for all rows without a missing output or lag."""
     z = np.concatenate([np.hstack([registers(linear, item)[:-1], item.u]) for item in series])
     y = np.concatenate([item.y for item in series])
     complete = np.isfinite(z).all(1) & np.isfinite(y).all(1)
@@ -368,7 +371,7 @@ def residuals(
 
 
 def with_little_noise(linear: LinearSSM) -> LinearSSM:
-    """The linear part with a little noise everywhere, as a smoother needs it."""
+    """Return the linear part with a little noise in every state, which a smoother requires."""
     more = EXACT**2 * np.eye(len(linear.offset))
     return linear._replace(
         process_cov=linear.process_cov + more, noise_std=np.full(len(linear.d), EXACT)
@@ -376,7 +379,7 @@ def with_little_noise(linear: LinearSSM) -> LinearSSM:
 
 
 def as_model(regression: LagRegression) -> GPSSM:
-    """The GPSSM whose states are the shift register."""
+    """Return the GPSSM whose states are the shift register."""
     linear, hyper = regression.linear, regression.hyper
     width, (state_dim, input_dim) = len(linear.d), linear.input_map.shape
     scales = np.ones((state_dim, state_dim + input_dim + 1))
@@ -402,7 +405,7 @@ def as_model(regression: LagRegression) -> GPSSM:
 
 
 def as_regression(model: GPSSM) -> LagRegression:
-    """The regression that `as_model` was given, its noises independent."""
+    """Return the regression of a model from `as_model`, with independent noise."""
     mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
     if not (
         isinstance(mean, LinearMap)
@@ -413,7 +416,7 @@ def as_regression(model: GPSSM) -> LagRegression:
         and isinstance(basis.parts[1], LinearFeatures)
         and isinstance(likelihood, Gaussian)
     ):
-        raise TypeError("The model of `gp-narx` is the one that it has made.")
+        raise TypeError("`gp-narx` requires a model that it has built itself.")
     width = len(likelihood.d)
     variance = np.asarray(model.process_variance)
     parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)

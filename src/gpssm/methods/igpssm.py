@@ -1,20 +1,20 @@
-"""`igpssm` (Eleftheriadis et al. 2017): a recurrent net reads the data and gives q(x), a
-Gauss–Markov chain.
+"""`igpssm` (Eleftheriadis et al. 2017): q(x) is a Gauss–Markov chain from a recurrent network over
+the data.
 
     q(x, v) = q(v) q(x₀) Π_t N(x_{t+1}; F_t x_t + g_t, S_t)
     ELBO = E Σ_t log p(y_t | x_{t+1})
          + E Σ_t { log N(x_{t+1}; m + A·mean, Q) − ½ tr Q⁻¹(B + A L Lᵀ Aᵀ) }
          + Σ_t H[q(x_{t+1} | x_t)] − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-(F_t, g_t, S_t) come from the net, F and S are diagonal. The net is a gated recurrent unit in either
-direction of time over (y, u): at row t they have read all rows between them, and give the step x_t
-→ x_{t+1}. The backward one, at the first row, gives q(x₀). The chain does not need f to move: it is
-drawn first, and f is evaluated at all rows at once, so that whole series cost less than windows in
-a scan.
+(F_t, g_t, S_t) are outputs of the network, with diagonal F and S. The network consists of gated
+recurrent units over (y, u) in both directions of time: at row t, they have together read all rows
+and determine the step x_t → x_{t+1}. The backward unit at the first row determines q(x₀). As the
+chain does not depend on f, it is drawn first, and f is then evaluated at all rows at once, so that
+whole series cost less than windows in a scan.
 
-What deviates from the paper: q starts at the states of a linear fit, g_t = s_{t+1} − F_t s_t + net
-with s those states,
-|F| < 1, so that no path runs away, and the expectation over x_{t+1} given x_t is taken exactly.
+Deviations from the paper: q starts at the states s of a linear fit, g_t = s_{t+1} − F_t s_t +
+network; |F| < 1, so that no path diverges; and the expectation over x_{t+1} given x_t is computed
+exactly.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class IGPSSM(VariationalSettings):
     Parameters
     ----------
     hidden
-        Units of the net in each direction of time.
+        Number of units of the network in each direction of time.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -71,7 +71,7 @@ class IGPSSMSampler(VariationalSampler):
     """The bound and the draws of `igpssm`; `paths` are the recognition net."""
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recogniser":
-        """Return a net that leaves q(x) around the states at the start."""
+        """Return a network for which q(x) is initially centred at the states."""
         width = readable(self.model, self.batch(series)).shape[-1]
         return Recogniser.start(key, width, self.settings.hidden, self.model.log_process_std)
 
@@ -109,14 +109,14 @@ class ChainLaw(NamedTuple):
     log_std: Float[Array, "W P Dx"]
 
     def repeat(self, count: int) -> tuple[Float[Array, "W N Dx"], ...]:
-        """Slope, offset and standard deviation for `count` paths of each series, N = P · count."""
+        """Return slope, offset and standard deviation for `count` paths of each series."""
         return tuple(
             jnp.repeat(part, count, 1) for part in (self.slope, self.offset, jnp.exp(self.log_std))
         )
 
 
 def draw_chain(key: PRNGKeyArray, law: ChainLaw, count: int) -> Float[Array, "W+1 N Dx"]:
-    """`count` paths of each series, those of a series next to each other."""
+    """Return `count` consecutive paths for each series."""
     start_key, path_key = jax.random.split(key)
     first, (slope, offset, std) = law.start.draw(start_key, count), law.repeat(count)
     shocks = offset + std * jax.random.normal(path_key, std.shape, std.dtype)
@@ -131,7 +131,7 @@ def draw_chain(key: PRNGKeyArray, law: ChainLaw, count: int) -> Float[Array, "W+
 def chain_bound(
     key: PRNGKeyArray, model: GPSSM, weights: WeightLaw, law: ChainLaw, batch: Batch, count: int
 ) -> Float[Array, ""]:
-    """An unbiased estimate of the ELBO from `count` paths of each series."""
+    """Return an unbiased estimate of the ELBO from `count` paths of each series."""
     states, (slope, offset, std) = draw_chain(key, law, count), law.repeat(count)
     x, u = states[:-1], jnp.repeat(batch.u.astype(states.dtype), count, 1)
     mean, variance = marginal(weights)(model.transition()(_rows(x), _rows(u)))
@@ -144,7 +144,7 @@ def chain_bound(
 
 
 class Recogniser(eqx.Module):
-    """The net: cells for time forward and backward, and linear maps that start without effect."""
+    """The network: cells forward and backward in time, and linear maps that are initially zero."""
 
     cells: eqx.nn.GRUCell  # its arrays have a leading axis, forward and backward
     step_map: Float[Array, "2H 3Dx"]
@@ -156,7 +156,7 @@ class Recogniser(eqx.Module):
     def start(
         cls, key: PRNGKeyArray, width: int, hidden: int, log_process_std: Float[Array, " Dx"]
     ) -> Self:
-        """F = 0, √S a fifth of √Q, and q(x₀) with a standard deviation of .1 around the states."""
+        """Return a network with F = 0, √S a fifth of √Q, and q(x₀) of standard deviation .1."""
         dtype = log_process_std.dtype
         zeros = jnp.zeros_like(log_process_std)
         make = eqx.filter_vmap(lambda key: eqx.nn.GRUCell(width, hidden, dtype=dtype, key=key))
@@ -174,8 +174,8 @@ class Recogniser(eqx.Module):
         inside: Bool[Array, "W P"],
         around: Float[Array, "W+1 P Dx"],
     ) -> ChainLaw:
-        """q(x) of P series around these states: g_t = around_{t+1} − F_t around_t + net, and the
-        like for x₀.
+        """Return q(x) of P series: g_t = around_{t+1} − F_t around_t + network, and similarly for
+        x₀.
         """
         hidden = self.read(features, inside)
         slope, shift, log_std = jnp.split(_affine(hidden, self.step_map, self.step_bias), 3, -1)
@@ -190,9 +190,10 @@ class Recogniser(eqx.Module):
     def read(
         self, features: Float[Array, "W P C"], inside: Bool[Array, "W P"]
     ) -> Float[Array, "W P 2H"]:
-        """What the forward net knows after each row and the backward net before it.
+        """Return the hidden states of the forward cell after each row and of the backward cell
+        before it.
 
-        Rows outside change nothing.
+        Padding rows have no effect.
         """
 
         def advance(hidden: Float[Array, "2 P H"], row: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -209,7 +210,7 @@ class Recogniser(eqx.Module):
 
 
 def pad(states: States) -> Float[Array, "W+1 P Dx"]:
-    """Paths of unequal length side by side, with zeros beyond their ends."""
+    """Stack paths of unequal length, with zeros beyond their ends."""
     longest = max(len(path) for path in states)
     return jnp.stack([jnp.pad(path, ((0, longest - len(path)), (0, 0))) for path in states], 1)
 

@@ -1,10 +1,10 @@
-"""The linear baselines: members of the linear council, as posteriors.
+"""The linear baselines: linear models as posteriors.
 
     x_{t+1} = A x_t + B u_t + b + N(0, Q),   y_t = C x_{t+1} + d + N(0, R)
 
-is a GPSSM without a Gaussian process: its transition is the mean function, and its weights are
-zero. Baselines are therefore forecast, conditioned, scored and saved like other models. Their
-parameters are point estimates:
+is a GPSSM without a Gaussian process: its transition is the mean function, with zero weights.
+Baselines are therefore forecast, conditioned, scored and saved like other models. Their parameters
+are point estimates:
 
 - `arx`: linear regression of the outputs on past outputs and inputs, with orders chosen by BIC;
 - `arx-reg`: a long regularised regression, whose order need not be chosen, as a state-space model;
@@ -50,9 +50,9 @@ from gpssm.starts.build import Start
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# Standard deviation that stands for none, in units of the scaled data: a forecast many rows ahead
-# adds up the noises of every state, so that it has to be far below the least error of a regression
-# (`arx.NO_NOISE`).
+# Standard deviation of negligible noise, in units of the scaled data. Forecasts many rows ahead
+# accumulate the noise of every state, so that it must be far below the minimum error of a
+# regression (`arx.NO_NOISE`).
 EXACT = 1e-6
 
 
@@ -67,17 +67,17 @@ class Baseline(MethodSettings):
 
     @abc.abstractmethod
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The model for scaled series."""
+        """Return the linear model of scaled series."""
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The baseline as a GPSSM, and its states given the outputs before them.
+        """Return the baseline as a GPSSM, and its filtered states.
 
         Only a Gaussian likelihood is supported.
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
-                f"A linear baseline has Gaussian outputs: likelihood={spec.likelihood!r} is not "
-                "supported."
+                "Linear baselines support only Gaussian outputs, got "
+                f"likelihood={spec.likelihood!r}."
             )
         if spec.wiring is not None:
             raise ValueError("linear baselines do not support wiring: leave it out.")
@@ -131,7 +131,7 @@ class ARX(Baseline):
         return dataclasses.replace(self, orders=orders)
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """The regression in state-space form."""
+        """Return the regression in state-space form."""
         orders = self.orders or select_orders(series, self.max_order)
         return to_state_space(regress(series, *orders))
 
@@ -199,7 +199,9 @@ class Last(Baseline):
 
 
 class Average(Baseline):
-    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the outputs' mean and spread."""
+    """White noise, x_{t+1} ~ N(0, I), y_t = σ x_{t+1} + μ, with the mean and standard deviation of
+    y.
+    """
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """One state per output."""
@@ -207,9 +209,9 @@ class Average(Baseline):
 
 
 def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
-    """The same model with independent process noises, x' = Vᵀx where Q = V diag(q) Vᵀ.
+    """Return the model with independent process noise, x' = Vᵀx with Q = V diag(q) Vᵀ.
 
-    x₀ ~ N(0, I) stays what it is. Noises are at least `EXACT`.
+    The prior x₀ ~ N(0, I) is unchanged. Standard deviations are at least `EXACT`.
     """
     variances, vectors = np.linalg.eigh(linear.process_cov)
     if not np.any(linear.process_cov - np.diag(np.diagonal(linear.process_cov))):
@@ -226,7 +228,7 @@ def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:
 
 
 def as_model(linear: LinearSSM) -> GPSSM:
-    """The GPSSM whose mean function is the linear transition, for weights that are zero."""
+    """Return the GPSSM whose mean function is the linear transition, for weights that are zero."""
     std = np.sqrt(np.diagonal(linear.process_cov))
     state_dim, input_dim = linear.input_map.shape
     dim = state_dim + input_dim
@@ -241,7 +243,7 @@ def as_model(linear: LinearSSM) -> GPSSM:
 
 
 def as_linear(model: GPSSM) -> LinearSSM:
-    """The linear-Gaussian model that `as_model` was given."""
+    """Return the linear-Gaussian model of a model from `as_model`."""
     mean, likelihood = model.mean, model.likelihood
     if not isinstance(mean, LinearMap) or not isinstance(likelihood, Gaussian):
         raise TypeError("A baseline's model has a linear mean and a Gaussian likelihood.")

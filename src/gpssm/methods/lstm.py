@@ -4,14 +4,13 @@ predictions.
     x_{t+1} = LSTM(x_t, u_t) + noise of the outputs,   x = [y; h; c]
 
 where y_t is the first part of x_{t+1}, is a GPSSM without a Gaussian process: the network is its
-mean function, its weights are zero. Filtering then is teacher forcing, since an output that was
-seen takes the place of the one that was expected, and a forecast is a simulation with the noise of
-one step at each. So the network is forecast, conditioned, scored and saved like everything else.
+mean function, and its weights are zero. Filtering is teacher forcing, since observed outputs
+replace predicted ones, and a forecast is a simulation with one-step noise at every step. The
+network is therefore forecast, conditioned, scored and saved like other models.
 
-Training minimises the mean square error of the outputs given those before, all series from
-beginning to end, by Adam; the last fifth of each is not trained on, and the network of the epoch
-that predicts it best is kept. What it misses there is the noise. An output that is missing is
-replaced by what the network expected.
+Training minimises the mean squared error of one-step predictions over the first four fifths of all
+series by Adam. The network of the epoch that best predicts the last fifth is used, and its error
+there determines the noise. Missing outputs are replaced by their predictions.
 """
 
 from dataclasses import dataclass
@@ -45,18 +44,18 @@ if TYPE_CHECKING:
 class LSTMNetwork(MethodSettings):
     """Settings of `lstm`.
 
-    Draws hardly differ and filters of so many states are slow, so few draws are kept.
+    Draws hardly differ and filters of this many states are slow, so that the default is few draws.
 
     Parameters
     ----------
     units
         H, the width of the layer.
     max_epochs
-        Steps of Adam at most, each on all data.
+        Maximum number of steps of Adam, each on all data.
     patience
-        Epochs without a better prediction of the rows held out after which training ends.
+        Number of epochs without improvement on held-out rows after which training stops.
     learning_rate
-        Adam's step size.
+        Step size of Adam.
     """
 
     learns: ClassVar[bool] = False
@@ -69,9 +68,9 @@ class LSTMNetwork(MethodSettings):
     patience: int = whole(200)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The trained network as a GPSSM, and its states along the series.
+        """Return the trained network as a GPSSM, and its states for each series.
 
-        Of `spec` only Gaussian outputs fit.
+        Only Gaussian outputs are supported.
         """
         if spec.likelihood != "gaussian":
             raise ValueError(
@@ -93,7 +92,7 @@ class LSTMNetwork(MethodSettings):
         return Start(model, [np.asarray(follow(trained.best, item)[0]) for item in arrays])
 
     def build(self, model: GPSSM, states: States) -> "LSTMDraws":
-        """Return the method for a model; the states play no part."""
+        """Return the method for a model; the states are not used."""
         return LSTMDraws(model)
 
 
@@ -101,7 +100,7 @@ class LSTMNetwork(MethodSettings):
 class LSTMDraws(Method):
     """Independent draws of the states by teacher forcing.
 
-    Outputs that are missing are drawn one step after the other. The carry is log p(y).
+    Missing outputs are drawn step by step. The carry is log p(y).
 
     Parameters
     ----------
@@ -125,12 +124,12 @@ class LSTMDraws(Method):
     def step(
         self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]
     ) -> tuple[Float[Array, ""], Info]:
-        """Return the carry as it is."""
+        """Return the carry unchanged."""
         zero = jnp.zeros(())
         return carry, Info(carry, jnp.ones(()), jnp.asarray(False), zero, zero)
 
     def draw(self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]) -> Draw:
-        """Return states drawn along the series; weights are zero."""
+        """Return drawn states of the series; the weights are zero."""
         model = self.model
         network: Any = model.mean
         std = jnp.exp(model.log_process_std)
@@ -142,9 +141,9 @@ class LSTMDraws(Method):
 
 
 def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LSTM:
-    """A network with weights uniform on ±1/√H.
+    """Return a network with random weights, uniform on ±1/√H.
 
-    1 more in the bias of f, so that the memory lasts at first.
+    The bias of the forget gate is increased by 1, so that the initial memory is long.
     """
     shapes = (
         (4 * units, output_dim + input_dim),
@@ -165,11 +164,10 @@ def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LST
 def follow(
     network: LSTM, series: Series, noise: Float[Array, "T Dx"] | None = None
 ) -> tuple[Float[Array, "T+1 Dx"], Float[Array, "T Dy"]]:
-    """The states x₀..x_T along a series whose outputs are known, from x₀ = 0, and what was expected
-    of each output.
+    """Return the states x₀..x_T of a series with known outputs, from x₀ = 0, and the predicted
+    outputs.
 
-    Noise is added to what is expected of the next state; an output that was seen then takes its
-    place.
+    Noise is added to the predicted next state, and observed outputs then replace predicted ones.
     """
     width = network.readout.shape[0]
     noise = jnp.zeros((len(series), network.state_dim)) if noise is None else noise
@@ -189,16 +187,16 @@ def follow(
 
 
 class Training(NamedTuple):
-    """Where training stands.
+    """The state of the training.
 
     Parameters
     ----------
     network, adam
-        The network of this epoch, and the optimiser's memory.
+        The network of this epoch, and the state of the optimiser.
     best, variance
-        The network of the best epoch, and the mean square of what it missed in the rows held out.
+        The network of the best epoch, and its mean squared error on held-out rows.
     epochs, latest
-        The number of epochs, and the one that was better than all before.
+        The number of epochs, and the last epoch with an improvement.
     """
 
     network: LSTM
@@ -213,8 +211,8 @@ class Training(NamedTuple):
 def train(
     network: LSTM, series: list[Series], learning_rate: float, max_epochs: int, patience: int
 ) -> Training:
-    """Adam on the first part of all series until the last part is not predicted better for
-    `patience` epochs.
+    """Run Adam on the first part of all series until predictions of the last part have not improved
+    for `patience` epochs.
     """
     adam: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
 
@@ -240,7 +238,7 @@ def train(
 
 
 def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
-    """The mean square error of each output over the rows to train on, and over those held out."""
+    """Return the mean squared error of each output over training rows and over held-out rows."""
     sums = jnp.zeros((4, network.offset.shape[0]))
     for experiment in series:
         y, present = observed(jnp.asarray(experiment.y))
@@ -253,17 +251,17 @@ def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], F
 
 
 def _early(series: Series) -> slice:
-    """The rows to train on."""
+    """Return the training rows."""
     return slice(0, round(0.8 * len(series)))
 
 
 def _late(series: Series) -> slice:
-    """The rows held out."""
+    """Return the held-out rows."""
     return slice(_early(series).stop, len(series))
 
 
 def as_model(network: LSTM, variance: Float[Array, " Dy"], input_dim: int) -> GPSSM:
-    """The GPSSM whose mean function is the network; its weights are meant to be zero, and few."""
+    """Return the GPSSM whose mean function is the network, for weights that are zero."""
     width, dim = network.offset.shape[0], network.state_dim + input_dim
     std = (
         jnp.full(network.state_dim, NO_NOISE)

@@ -1,21 +1,22 @@
-"""Particle Gibbs: `ffvd-p`, and what all methods share that move states by particles.
+"""Particle Gibbs: `ffvd-p`, and the common parts of the particle methods.
 
-    x | θ      a sweep of particles, a whole path at once (`csmc.py`), for each series
-    θ | x      the parameters' moves, with separate weights that are discarded
+    x | θ      conditional SMC, a whole path at once (`csmc.py`), for each series
+    θ | x      the updates of the parameters, with separate weights that are discarded
 
-Particles are guided by the output ahead of them where it is linear and Gaussian in the state.
-`ffvd-p` draws the weights given the states first, v | x, and then the states given both. Two
-targets go by name, and they are not the same distribution:
+Particles are guided by the next output if it is linear and Gaussian in the state. `ffvd-p` first
+draws the weights given the states, v | x, and then the states. There are two targets, which are
+different distributions:
 
 - "posterior", the optimal q*(v, x): M = N(m + A v, Q) with the potential
   p(y | x') exp(−ΣB_d / 2Q_d);
-- "predictive", the sparse model's own law, that of its `simulate`, as the particle algorithm of
-  Fan et al. (2023) has it: M = N(m + A v, B + Q) with the potential p(y | x'). Noise of variance B
-  is drawn afresh at each step, the FIC approximation of the Gaussian process, so that
+- "predictive", the distribution of the sparse model, from which `simulate` draws, as in the
+particle algorithm of Fan et al. (2023): M = N(m + A v, B + Q) with the potential p(y | x'). Noise
+of variance B is drawn independently at each step, the FIC approximation of the Gaussian process, so
+that
 
       x_{t+1,d} | v_d ~ N(m_d + A_d·v_d, B_d + Q_d),   P_d = I + Σ_t A_dᵀA_d / (B_d + Q_d)
 
-  `fic-pg` has this target too. Where B = 0 both are the same.
+  `fic-pg` also has this target. If B = 0, both targets agree.
 """
 
 import abc
@@ -49,19 +50,19 @@ from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistic
 
 @dataclass(frozen=True)
 class ParticleSettings(MethodSettings):
-    """Settings of a method that moves states by particles; `MethodSettings` has the others.
+    """Settings of particle methods; `MethodSettings` has the others.
 
     Parameters
     ----------
     num_particles
-        Particles in each sweep, the present path among them.
+        Number of particles in each sweep, including the current path.
     """
 
     num_particles: int = whole(20, least=2)
 
 
 class GibbsCarry(NamedTuple):
-    """Where particle Gibbs stands."""
+    """The state of particle Gibbs."""
 
     states: States
     parameters: Parameters
@@ -78,14 +79,14 @@ class GibbsSampler(Sampler):
         """Return new states given the parameters."""
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
-        """Return the carry at the start."""
+        """Return the initial carry."""
         states = tuple(map(jnp.asarray, self.start))
         return GibbsCarry(states, self.moves.init(), jnp.zeros((), int))
 
     def step(
         self, key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]
     ) -> tuple[GibbsCarry, Info]:
-        """Move the states, then the parameters."""
+        """Update the states, then the parameters."""
         states_key, parameters_key = jax.random.split(key)
         states = self.move_states(states_key, carry.parameters, carry.states, series)
         parameters = self.moves.update(
@@ -96,7 +97,7 @@ class GibbsSampler(Sampler):
         return carry_after, sweep_info(value, carry.states, states)
 
     def draw(self, key: PRNGKeyArray, carry: GibbsCarry, series: list[Series]) -> Draw:
-        """Return the present states and parameters, and a draw of the weights."""
+        """Return the current states and parameters, and a draw of the weights."""
         weights = self.moves.draw_weights(key, carry.parameters, carry.states, series)
         return Draw(carry.states, weights, carry.parameters.leaves)
 
@@ -119,20 +120,20 @@ def sweep_states(
     model
         The model.
     states
-        The present paths.
+        The current paths.
     series
         The scaled series.
     form
-        The law of a series' states.
+        Function that returns the distribution of the states of a series.
     num_particles, ancestry
-        As of `csmc.sweep`.
+        As in `csmc.sweep`.
 
     Returns
     -------
     states : tuple
         New paths.
     log_constant : scalar
-        log Z as the sweeps estimate it.
+        The estimate of log Z.
     """
     laws = [form(experiment) for experiment in series]
     sweeps = [
@@ -144,9 +145,9 @@ def sweep_states(
 
 
 def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
-    """Return the locally optimal proposal where the emission is linear and Gaussian.
+    """Return the locally optimal proposal if the emission is linear and Gaussian.
 
-    Elsewhere it is the bootstrap proposal.
+    Otherwise return the bootstrap proposal.
     """
     likelihood = model.likelihood
     if not isinstance(likelihood, Gaussian):
@@ -158,40 +159,42 @@ def guide(model: GPSSM, form: FeynmanKac, series: Series) -> csmc.Guide:
 
 
 def sweep_info(log_target: Float[Array, ""], before: States, after: States) -> Info:
-    """Return the figures of a sweep: `acceptance` is the share of states that it changed."""
+    """Return the diagnostics of a sweep; `acceptance` is the share of states that it changed."""
     changed = [jnp.any(new != old, -1) for new, old in zip(after, before, strict=True)]
     share = jnp.mean(jnp.concatenate(changed).astype(log_target.dtype))
     return Info(log_target, share, jnp.zeros((), bool), -log_target, jnp.zeros_like(log_target))
 
 
 class PredictiveMoves(ParameterMoves):
-    """The moves of the parameters when the target is predictive.
+    """The updates of the parameters for the predictive target.
 
-    Q has no exact conditional there and goes by HMC.
+    Q has no exact conditional for this target and is updated by HMC.
     """
 
     def density(self, states: States, series: list[Series]) -> Density:
-        """The log density of the states as a function of the model, the weights integrated out."""
+        """Return the log density of the states, weights integrated out, as a function of the
+        model.
+        """
         return lambda model: log_collapsed_predictive(model, states, series)
 
     def draw_weights(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> Float[Array, "Dx M"]:
-        """v | x, exact."""
+        """Draw v | x exactly."""
         return draw_gaussian(
             key, weights_given_states_predictive(self.apply(parameters), states, series)
         )
 
     def conjugate(self) -> set[str]:
-        """The sampled leaves that have an exact conditional: those of the emission."""
+        """Return the sampled leaves with an exact conditional, those of the emission."""
         return super().conjugate() - {"log_process_std"}
 
 
 def log_collapsed_predictive(
     model: GPSSM, states: States, series: list[Series]
 ) -> Float[Array, ""]:
-    """log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)): v
-    integrated out.
+    """Return log p(x, y) = log p(x₀) + Σ_t log p(y_t | x_{t+1})
+    + Σ_d log N(r_d; 0, A_d A_dᵀ + diag(B_d + Q_d)).
     """
     count = sum(len(experiment) for experiment in series)
     statistics = scaled_statistics(model, states, series)
@@ -203,15 +206,17 @@ def log_collapsed_predictive(
 def weights_given_states_predictive(
     model: GPSSM, states: States, series: list[Series]
 ) -> GaussianWeights:
-    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹),  P_d = I + Σ_t AᵀA / (B + Q),  b_d = Σ_t Aᵀr / (B + Q)."""
+    """Return v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), P_d = I + Σ_t AᵀA / (B + Q), b_d = Σ_t Aᵀr / (B +
+    Q).
+    """
     statistics = scaled_statistics(model, states, series)
     return weights_given(statistics, jnp.ones_like(statistics.square))
 
 
 def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Statistics:
-    """The sums over time with A and r divided by √(B + Q), so that their noise has unit variance.
+    """Return the sums over time with A and r divided by √(B + Q), for noise of unit variance.
 
-    Σ log(B + Q), which that scaling adds to the log density, stands in the place of ΣB.
+    Σ log(B + Q), which this scaling contributes to the log density, replaces ΣB.
     """
     variance = model.process_variance
 
@@ -252,7 +257,7 @@ class ParticleGibbsSampler(GibbsSampler):
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
     ) -> States:
-        """Draw the weights given the states, then sweep."""
+        """Draw the weights given the states, then the states by a sweep."""
         weights_key, states_key = jax.random.split(key)
         weights = self.moves.draw_weights(weights_key, parameters, states, series)
         model = self.moves.apply(parameters)

@@ -1,17 +1,17 @@
-"""`prssm` (Doerr et al. 2018): the states follow the prior dynamics, and only x₀ is recognised from
+"""`prssm` (Doerr et al. 2018): the states follow the prior dynamics, and a network infers x₀ from
 the data.
 
     q(x, v) = q(v) q(x₀ | y, u) Π_t p(x_{t+1} | x_t),   x_{t+1} ~ N(m + A·mean, B + A L Lᵀ Aᵀ + Q)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-f is drawn from its marginal at every step, as in the paper: the weights are as if new at each step,
-so that this is strictly a bound for one step or certain weights only. Series are cut into
-sub-trajectories, in the bound and in draws, each with its x₀ from a small convolutional
-net over its first rows, and the same prior on it.
+f is drawn from its marginal at every step, as in the paper. The weights are thus drawn anew at each
+step, so that this is strictly a bound only for a single step or known weights. Both the bound and
+draws use sub-trajectories of the series, each with x₀ from a small convolutional network over its
+first rows and the same prior.
 
-What deviates from the paper: model, q(v) and the net's linear part start from a linear fit. The
-noise is scaled by the root of its variance, and the likelihood is a mean over particles, where the
-released code has neither.
+Deviations from the paper: model, q(v) and the linear part of the network start from a linear fit.
+Unlike in the released code, noise is scaled by its standard deviation, and the likelihood is a mean
+over particles.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ from gpssm.methods.variational import (
 )
 from gpssm.model.model import GPSSM
 
-LOOK = 16  # rows that the recognition net sees
+LOOK = 16  # rows that the recognition network reads
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class PRSSM(VariationalSettings):
     Parameters
     ----------
     window
-        Rows of a sub-trajectory; None takes whole series.
+        Number of rows of a sub-trajectory; None for whole series.
     batch
-        Sub-trajectories for each estimate of the bound.
+        Number of sub-trajectories for each estimate of the bound.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -71,20 +71,22 @@ class PRSSM(VariationalSettings):
     batch: int = whole(10)
 
     def build(self, model: GPSSM, states: States) -> "PRSSMSampler":
-        """Return the method for a model; the net starts from a regression on these states."""
+        """Return the method for a model; the network is initialised by a regression on these
+        states.
+        """
         return PRSSMSampler(self, model, states)
 
 
 class PRSSMSampler(VariationalSampler):
-    """The bound and the draws of `prssm`; `paths` are the recognition net."""
+    """The bound and the draws of `prssm`; `paths` is the recognition network."""
 
     @property
     def every(self) -> Pieces:
-        """The sub-trajectories of which the bound takes some."""
+        """The sub-trajectories from which the bound samples."""
         return windows(self.lengths, self.settings.window)
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recognition":
-        """Return the net fitted to the states at the start."""
+        """Return the network fitted to the initial states."""
         look = windows(self.lengths, min(LOOK, self.every.length))
         features = recognisable(self.model, take(series, look))
         first = jnp.concatenate([path[:-1] for path in self.states])[look.first]
@@ -93,7 +95,7 @@ class PRSSMSampler(VariationalSampler):
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
-        """Return the bound from some sub-trajectories."""
+        """Return the bound from randomly chosen sub-trajectories."""
         choice_key, start_key, path_key = jax.random.split(key, 3)
         every = self.every
         chosen = None
@@ -113,7 +115,7 @@ class PRSSMSampler(VariationalSampler):
         v: Float[Array, "Dx M"],
         series: list[Series],
     ) -> States:
-        """Return sub-trajectories side by side, each from a separate x₀."""
+        """Return joined sub-trajectories, each from a separate x₀."""
         start_key, path_key = jax.random.split(key)
         parts = cut(self.lengths, self.settings.window)
         batch = take(series, parts)
@@ -127,20 +129,22 @@ class PRSSMSampler(VariationalSampler):
 def follow_prior(
     parameters: None, f: FunctionMoments, variance: Float[Array, "1 Dx"]
 ) -> Conditional:
-    """x_{t+1} ~ N(f̄, Var f + Q), the prior's own law: KL_t = 0."""
+    """Return x_{t+1} ~ N(f̄, Var f + Q), the prior dynamics, with KL_t = 0."""
     mean, spread = f
     return mean, spread + variance, jnp.zeros_like(mean)
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:
-    """What the net sees: the first rows of each piece, time last."""
+    """Return the features of the network: the first rows of each piece, with time as the last
+    axis.
+    """
     first = batch._replace(y=batch.y[:LOOK], u=batch.u[:LOOK], inside=batch.inside[:LOOK])
     return jnp.transpose(readable(model, first), (1, 2, 0))
 
 
 class Recognition(eqx.Module):
-    """q(x₀ | first rows) = N(W h + net(h), σ(h)²): a linear map, and two convolutions that start
-    without effect.
+    """q(x₀ | first rows) = N(W h + net(h), σ(h)²): a linear map, and two convolutions that are
+    initially zero.
     """
 
     linear: Float[Array, "F Dx"]
@@ -157,8 +161,8 @@ class Recognition(eqx.Module):
         states: Float[Array, "N Dx"],
         channels: int = 16,
     ) -> Self:
-        """The linear part by ridge regression of the wanted states on what is seen of the rows
-        after them.
+        """Fit the linear part by ridge regression of the target states on the features of the
+        following rows.
         """
         flat = _flatten(features)
         square = jnp.matmul(flat.T, flat) + 0.01 * jnp.eye(flat.shape[1], dtype=flat.dtype)
@@ -181,7 +185,7 @@ class Recognition(eqx.Module):
         return cls(solve.T, jnp.log(jnp.maximum(error, 0.01)), first, second, head)
 
     def __call__(self, features: Float[Array, "P C look"]) -> StartLaw:
-        """q(x₀) of each piece."""
+        """Return q(x₀) of each piece."""
         hidden: Any = jax.vmap(lambda row: jnp.tanh(self.second(jnp.tanh(self.first(row)))))(
             features
         )

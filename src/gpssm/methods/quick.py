@@ -3,12 +3,12 @@
 In the coordinates ξ of `inference/whitening.py`, the collapsed target is nearly N(0, I). The
 discretisation error of the energy H = ½|p|² − log π(ξ) along a trajectory is a sum over n
 coordinates, and an accept step depends on the sum: its step size must shrink as n grows, although
-the marginal of each coordinate does not require this. Without an accept step, a direction of
+the marginals of the coordinates do not require this. Without an accept step, a direction of
 curvature ω² has the stationary variance
 
     1/ω̃²    with    ω̃² = 1 + 2a cot ε − a²,    a = ε(ω² − 1)/2
 
-instead of 1/ω², at a step of ε radians. For ω = 1 there is no error. For trajectories of about a
+instead of 1/ω², for steps of ε radians. For ω = 1 there is no error. For trajectories of about a
 quarter turn, E[(ΔH)²]/n is approximately the mean square relative error of these variances (within
 a factor of two for ω² from a quarter to two), and the step size is adapted to it.
 
@@ -52,18 +52,18 @@ from gpssm.inference.whitening import unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
 
-# A trajectory is about a quarter turn, after which a standard normal coordinate has forgotten where
-# it was, and where the energy error of a direction is as large as it gets. After half a turn it has
-# vanished, whatever the bias. A few stiff directions do not show in the mean error of all; longer
-# steps than .7 would be unstable where the curvature is six times what the coordinates take it for.
+# A trajectory is about a quarter turn, after which a standard normal coordinate is independent of
+# its start and the energy error of a direction is largest. After half a turn, the error vanishes
+# whatever the bias. A few stiff directions hardly affect the mean error; steps longer than .7 would
+# be unstable if the curvature is six times that of the coordinates.
 SCHEDULE = Schedule(angle=1.6, first_step=0.4, longest_step=0.7)
-# The mean of 1 / (1 + z²) for z ~ N(0, 1): the controller's statistic where the energy error of a
-# trajectory has the variance that is aimed at.
+# The mean of 1 / (1 + z²) for z ~ N(0, 1): the adaptation statistic when the energy error of a
+# trajectory has its target variance.
 ON_TARGET = 0.6557
-# A trajectory that gains more energy than so many of its standard deviations is discarded.
+# A trajectory whose energy error exceeds this many standard deviations is discarded.
 OUTLIER = 10.0
-# The exact moves by which the bias is judged: how often in the draws of a chain, how many moves in
-# a row, the radians of each, and their step as a share of the adapted one.
+# The exact moves that measure the bias: how often in the draws of a chain, how many in a row, the
+# radians of each, and their step relative to the adapted one.
 JUDGED = 4
 EXACT_MOVES = 3
 EXACT_ANGLE = 1.0
@@ -104,13 +104,13 @@ class Trajectories(NamedTuple):
     Parameters
     ----------
     end, value
-        Where the trajectory ended, and the log density there.
+        The end of the trajectory, and its log density.
     gain, energy
-        The energy it gained, and from where on.
+        The energy error of the trajectory, and the initial energy.
     position
-        Where the latest move ended.
+        The position after the last move.
     rise, accepted
-        What the log density has risen by in exact moves, and their number that was accepted.
+        The increase of the log density in exact moves, and the number of accepted moves.
     """
 
     end: Float[Array, " n"]
@@ -144,7 +144,7 @@ class QuickSampler(WhitenedSampler):
         parameters = self.moves.update_collapsed(
             kernel_key, carry.parameters, unstack(states, series), carry.iteration, series
         )
-        # The kernel stays as it is.
+        # The kernel does not change.
         moves = self.moves._replace(model=self.moves.apply(parameters).prepared())
         state = ChainState(states, carry.weights, parameters, carry.walk)
         centre = carry.whitening.linear.centre
@@ -174,7 +174,7 @@ class QuickSampler(WhitenedSampler):
         num_exact: Int[Array, ""],
         limit: Float[Array, ""],
     ) -> Trajectories:
-        """Move without an accept step, then some times with one: both are the same program.
+        """Move once without an accept step, then some times with one, in the same program.
 
         Parameters
         ----------
@@ -185,11 +185,11 @@ class QuickSampler(WhitenedSampler):
         angle
             Radians of a step.
         num_steps
-            Steps of the first trajectory, and of each exact one.
+            Number of steps of the first trajectory, and of each exact one.
         num_exact
             Number of exact moves.
         limit
-            The gain of energy from which on the first trajectory is discarded.
+            The energy error above which the first trajectory is discarded.
         """
 
         def follow(index: Array, before: Trajectories) -> Trajectories:

@@ -2,23 +2,23 @@
 
     s_t = [x_t; v],   f_d(z) = m_d(z) + A_d(z)·v_d + N(0, B_d(z)),   z_t = [x_t; u_t]
 
-is filtered row by row, at a cost that does not grow with the rows. The transition is linearised at
+is filtered row by row, at a constant cost per row. The transition is linearised at
 the mean, G = ∂f/∂s = [∂m/∂x + Σ_k v_k ∂A_k/∂x, A],
 
     predict   x' = f(z),   Cov(x') = G P Gᵀ + diag(B + Q),   Cov(x', v) = G P_{·v}
     update    k = P c / (cᵀ P c + R),   s += k (y − cᵀx − d),   P −= k cᵀ P      for each output
 
-Inducing points are found on the way. Where the mean of B_d(z) / k_d(z, z) exceeds a threshold, z
-becomes one: in whitened coordinates that is another weight, v ~ N(0, 1), of which nothing is known
-yet. Past the budget, the point without which the mean function changes least is removed (Csató &
-Opper 2002), Σ_d (k_d⁻¹ E[U_d])_j² / (k_d⁻¹)_jj, and the others keep the law that they had.
+Inducing points are added during filtering. If the mean of B_d(z) / k_d(z, z) exceeds a threshold, z
+becomes an inducing point, which in whitened coordinates adds a weight with its prior v ~ N(0, 1).
+Beyond the budget, the point whose removal changes the mean function least is removed (Csató & Opper
+2002), Σ_d (k_d⁻¹ E[U_d])_j² / (k_d⁻¹)_jj; the distribution of the others is unchanged.
 
-What deviates from the paper: mean, emission and the first hyper-parameters come from a linear fit;
-four factors, of all kernel variances, lengthscales, process noises and output noises, are then
-chosen by the log density of one-step predictions along whole passes, not by gradients on the way.
-The last pass has all points in place from the beginning. The states of draws are drawn backwards,
-given weights, by a linearised smoother. What comes later is learned by `Posterior.learn`, the same
-filter with points of quadrature in place of the linearisation.
+Deviations from the paper: mean, emission and initial hyper-parameters come from a linear fit; four
+factors, of all kernel variances, lengthscales, process noise levels and output noise levels, are
+then chosen by the log density of one-step predictions over whole passes, instead of gradients
+during the pass. The last pass starts with all inducing points. States are drawn backwards, given
+the weights, by a linearised smoother. Later rows are learned by `Posterior.learn`, the same filter
+with quadrature instead of the linearisation.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class RecursiveGPSSM(MethodSettings):
     novelty
         Share of the prior variance of f that must remain at an input for it to become a new point.
     num_passes
-        Passes over the data, at most, by which hyper-parameters are chosen.
+        Maximum number of passes over the data for the choice of hyper-parameters.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -77,7 +77,9 @@ class RecursiveGPSSM(MethodSettings):
     num_passes: int = whole(40, least=0)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The model with hyper-parameters and inducing points, and the states of a linear fit."""
+        """Return the model with hyper-parameters and inducing points, and states of a linear
+        fit.
+        """
         needed = {
             "likelihood": "gaussian",
             "kernel": "se",
@@ -89,8 +91,8 @@ class RecursiveGPSSM(MethodSettings):
         for name, value in needed.items():
             if getattr(spec, name) != value:
                 raise ValueError(
-                    f"`rgpssm` is for {name}={value!r}: {getattr(spec, name)!r} is not supported. "
-                    "Leave it out, or use method='quick'."
+                    f"`rgpssm` supports only {name}={value!r}, got {getattr(spec, name)!r}. "
+                    "Omit it, or use method='quick'."
                 )
         linear = linear_fit(series, spec)
         dynamics = first_dynamics(linear, spec.num_inducing)
@@ -102,13 +104,13 @@ class RecursiveGPSSM(MethodSettings):
         return Start(as_model(dynamics, points), linear.states)
 
     def adopt(self, model: GPSSM) -> GPSSM:
-        """The model with nothing left to learn but the weights."""
+        """Return the model with all parameters fixed."""
         return model.with_roles("fix", "*")
 
     def draw_independently(
         self, model: GPSSM, series: list[Series], num_chains: int, seed: int
     ) -> tuple[Draw, Info] | None:
-        """Draws of the weights from the last row's law, and of the states given these."""
+        """Draw weights from their distribution after the last row, and states given the weights."""
         dynamics, locations = as_dynamics(model)
         points = PointSet.of(dynamics, locations, len(locations))
         belief, _, log_density = run(dynamics, series, points)
@@ -127,7 +129,7 @@ class RecursiveGPSSM(MethodSettings):
 
 
 class Dynamics(NamedTuple):
-    """What does not change from row to row: mean, emission and noises, kernel, and linear weights.
+    """The time-invariant parts: mean, emission, noise levels, kernel and linear weights.
 
     `linear.process_cov` is diagonal, Q.
     """
@@ -143,16 +145,16 @@ class Dynamics(NamedTuple):
 
     @property
     def process_variance(self) -> Float[np.ndarray, " Dx"]:
-        """Q."""
+        """The diagonal of Q."""
         return np.diagonal(self.linear.process_cov)
 
     def mean(self, z: Float[np.ndarray, "*S Dz"]) -> Float[np.ndarray, "*S Dx"]:
-        """m(z)."""
+        """Return m(z)."""
         return z @ np.hstack([self.linear.transition, self.linear.input_map]).T + self.linear.offset
 
 
 class Gain(NamedTuple):
-    """A, its slope in x, and B at an input."""
+    """A, its derivative by x, and B at an input."""
 
     value: Float[np.ndarray, "*S Dx K"]
     slope: Float[np.ndarray, "*S Dx K Dx"]
@@ -160,7 +162,7 @@ class Gain(NamedTuple):
 
 
 class PointSet(NamedTuple):
-    """Inducing points with L⁻¹ of each dimension; past the first `size` places all is zero."""
+    """Inducing points with L⁻¹ of each dimension; entries beyond the first `size` are zero."""
 
     locations: Float[np.ndarray, "P Dz"]
     inverse: Float[np.ndarray, "Dx P P"]
@@ -170,7 +172,7 @@ class PointSet(NamedTuple):
     def of(
         cls, dynamics: Dynamics, locations: Sequence[np.ndarray] | np.ndarray, room: int
     ) -> "PointSet":
-        """These points, and room for so many in all."""
+        """Return a set with these points and a maximum number of points."""
         dim = dynamics.hyper.shape[1] - 1
         points = cls(np.zeros((room, dim)), np.zeros((dynamics.state_dim, room, room)), 0)
         for z in locations:
@@ -178,7 +180,7 @@ class PointSet(NamedTuple):
         return points
 
     def gain(self, dynamics: Dynamics, z: Float[np.ndarray, "*S Dz"]) -> Gain:
-        """A = [L⁻¹k(Z, z), s [z; 1]], ∂A/∂x, and B = k(z, z) − |L⁻¹k(Z, z)|²."""
+        """Return A = [L⁻¹k(Z, z), s [z; 1]], ∂A/∂x, and B = k(z, z) − |L⁻¹k(Z, z)|²."""
         width, count = dynamics.state_dim, z.shape[-1] + 1
         scale = np.exp(-2 * dynamics.hyper[:, 1:])
         gap = (z[..., None, :] - self.locations)[..., None, :, :] * scale[:, None, :]
@@ -197,7 +199,9 @@ class PointSet(NamedTuple):
         )
 
     def add(self, dynamics: Dynamics, z: Float[np.ndarray, " Dz"]) -> "PointSet":
-        """With another point: L gains the row [A(z), √(k(z, z) + jitter − |A(z)|²)]."""
+        """Return the set with another point: L gains the row [A(z), √(k(z, z) + jitter −
+        |A(z)|²)].
+        """
         locations, inverse = self.locations.copy(), self.inverse.copy()
         row = self.gain(dynamics, z).value[:, : len(locations)]
         variance = np.exp(dynamics.hyper[:, 0])
@@ -208,16 +212,16 @@ class PointSet(NamedTuple):
         return PointSet(locations, inverse, self.size + 1)
 
     def least(self, weights: Float[np.ndarray, "Dx K"]) -> int:
-        """The point without which the mean function changes least."""
+        """Return the index of the point whose removal changes the mean function least."""
         inverse = self.inverse[:, : self.size, : self.size]
         coefficients = np.einsum("dij,di->dj", inverse, weights[:, : self.size])
         return int(np.argmin(np.sum(coefficients**2 / np.sum(inverse**2, 1), 0)))
 
     def remove(self, index: int) -> tuple["PointSet", Float[np.ndarray, "Dx P P"]]:
-        """The points without one of them, and the matrix T of their weights.
+        """Return the set without one point, and the matrix T of the change of weights.
 
-        v' = T v are the weights for which the other U = L v are the same. The last weight, which
-        is of no point any more, has a row of zeros.
+        v' = T v are the weights for which the other U = L v are unchanged. The row of the last
+        weight, which no longer has a point, is zero.
         """
         others = [place for place in range(self.size) if place != index]
         fewer = PointSet(np.zeros_like(self.locations), np.zeros_like(self.inverse), len(others))
@@ -240,9 +244,10 @@ class Belief(NamedTuple):
 
 
 def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
-    """The linear fit, and the kernel that explains best what it misses along its states.
+    """Return the linear fit, with the kernel that best explains its residuals.
 
-    Of the process noise, the share of the squared misses that the kernel does not explain is left.
+    The process noise is reduced to the share of the residual variance that the kernel does not
+    explain.
     """
     model = LinearSSM(*map(np.asarray, linear.model))
     z = linear.z
@@ -307,9 +312,10 @@ def choose_factors(
 
 
 def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dynamics:
-    """The dynamics with their hyper-parameters times the exponentials of four logarithms.
+    """Return the dynamics with hyper-parameters scaled by the exponentials of four logarithms.
 
-    These are of kernel variances, lengthscales, and the standard deviations of process and outputs.
+    They scale kernel variances, lengthscales, and the standard deviations of process and output
+    noise.
     """
     variance, lengthscale, process, noise = logarithms
     hyper = dynamics.hyper + np.array(
@@ -323,7 +329,9 @@ def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dyna
 
 
 def room_for(dynamics: Dynamics, budget: int) -> PointSet:
-    """No points, and room for one more than the budget: it is added before another is removed."""
+    """Return an empty set with room for one more than the budget: points are added before
+    removal.
+    """
     return PointSet.of(dynamics, [], budget + 1)
 
 
@@ -370,7 +378,7 @@ def advance(
     y: Float[np.ndarray, " Dy"],
     novelty: float | None = None,
 ) -> tuple[Belief, PointSet, float]:
-    """The belief and the points after a row, and log p(y | rows before).
+    """Return the belief and the points after a row, and log p(y | previous rows).
 
     Parameters
     ----------
@@ -393,7 +401,7 @@ def advance(
 
 
 def restart(belief: Belief, width: int) -> Belief:
-    """x₀ ~ N(0, I), independent of the weights."""
+    """Return the belief with x₀ ~ N(0, I), independent of the weights."""
     mean, covariance = belief.mean.copy(), belief.covariance.copy()
     mean[:width] = 0.0
     covariance[:width] = 0.0
@@ -403,12 +411,14 @@ def restart(belief: Belief, width: int) -> Belief:
 
 
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
-    """The belief and the points without the least important one; its weight is N(0, 1) again."""
+    """Return the belief and the points without the least important one, whose weight is N(0, 1)
+    again.
+    """
     width, count = dynamics.state_dim, len(points.locations)
     fewer, turn = points.remove(points.least(belief.mean[width:].reshape(width, -1)))
 
     def turned(rows: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
-        """The rows of a matrix, those of the weights of each dimension times T."""
+        """Return the matrix with the rows of the weights of each dimension multiplied by T."""
         rows = rows.copy()
         weights = rows[width:].reshape(width, -1, rows.shape[1])
         weights[:, :count] = turn @ weights[:, :count]
@@ -422,7 +432,7 @@ def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belie
 
 
 def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray, " Dz"]) -> Belief:
-    """x' = f(z) + N(0, B + Q), linearised in [x; v] at the mean."""
+    """Return the belief about x' = f(z) + N(0, B + Q), linearised in [x; v] at the mean."""
     width = dynamics.state_dim
     weights = belief.mean[width:].reshape(width, -1)
     slope = np.zeros((width, len(belief.mean)))
@@ -440,7 +450,7 @@ def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray,
 
 
 def update(dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]) -> tuple[Belief, float]:
-    """One output after the other, those that are missing left out, and log p(y | rows before)."""
+    """Return the belief updated by each observed output in turn, and log p(y | previous rows)."""
     width, linear = dynamics.state_dim, dynamics.linear
     mean, covariance = belief
     total = 0.0
@@ -457,7 +467,7 @@ def update(dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]) -> t
 def transition_slope(
     dynamics: Dynamics, gain: Gain, weights: Float[np.ndarray, "*S Dx K"]
 ) -> Float[np.ndarray, "*S Dx Dx"]:
-    """∂f/∂x = ∂m/∂x + Σ_k v_k ∂A_k/∂x."""
+    """Return ∂f/∂x = ∂m/∂x + Σ_k v_k ∂A_k/∂x."""
     return dynamics.linear.transition + np.sum(weights[..., None] * gain.slope, -2)
 
 
@@ -468,7 +478,7 @@ def draw_states(
     series: Series,
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "S T+1 Dx"]:
-    """A path for each draw of the weights, filtered forwards and drawn backwards, linearised.
+    """Draw a path for each draw of the weights by a linearised filter and backward sampling.
 
     x_t | x_{t+1} ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
     J_t = P_t F_tᵀ (P⁻_{t+1})⁻¹
@@ -506,14 +516,14 @@ def _draw(
     covariance: Float[np.ndarray, "S Dx Dx"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "S Dx"]:
-    """A draw of each Gaussian; a covariance may be singular."""
+    """Draw from each Gaussian; a covariance may be singular."""
     values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.mT))
     normal = rng.standard_normal(mean.shape) * np.sqrt(np.maximum(values, 0.0))
     return mean + np.einsum("sij,sj->si", vectors, normal)
 
 
 def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
-    """The GPSSM with these inducing points."""
+    """Return the GPSSM with these inducing points."""
     linear, (width, columns) = dynamics.linear, dynamics.hyper.shape
     return GPSSM.create(
         SquaredExponential(jnp.asarray(dynamics.hyper[:, 0]), jnp.asarray(dynamics.hyper[:, 1:])),
@@ -530,7 +540,7 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
 
 
 def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
-    """The dynamics and inducing points that `as_model` was given."""
+    """Return the dynamics and inducing points of a model from `as_model`."""
     mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
     if not (
         isinstance(mean, LinearMap)
@@ -540,7 +550,7 @@ def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
         and isinstance(basis.parts[1], LinearFeatures)
         and isinstance(likelihood, Gaussian)
     ):
-        raise TypeError("The model of `rgpssm` is the one that it has made.")
+        raise TypeError("`rgpssm` requires a model that it has built itself.")
     parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
     noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
     linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))

@@ -1,16 +1,16 @@
-"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs with a basis
-without residual.
+"""`rrank`, the reduced-rank sampler of Svensson, Solin, Särkkä & Schön (2016): Gibbs sampling with
+a basis without residual.
 
-    θ | x          Metropolis walks of the kernel's leaves, weights and Q integrated out
+    θ | x          random-walk Metropolis on the kernel's leaves, weights and Q integrated out
     Q | x, θ       exact, the weights integrated out
     v | x, Q, θ    exact
     x | v, Q, θ    particle Gibbs with ancestor sampling, a whole path at once, for each series
 
-f = m + A v with B = 0: the weights of a Hilbert-space basis are all there is of the function. Their
-prior is scaled by the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the
-model at the start, so that weights and noise are drawn together: matrix normal and inverse Wishart
-in the paper and, since Q is diagonal here, one normal–inverse-gamma for each state dimension. With
-Q fixed, Q = Q°, it is the prior of every other method.
+f = m + A v with B = 0: the weights of a Hilbert-space basis determine the function. Their prior is
+scaled by the noise, v_d | Q_d ~ N(0, (Q_d / Q°_d) I), with Q° the process noise of the initial
+model, so that weights and noise can be drawn jointly: from a matrix-normal inverse-Wishart
+distribution in the paper and, since Q is diagonal here, from one normal-inverse-gamma distribution
+for each state dimension. If Q is fixed, Q = Q°, the prior is that of all other methods.
 """
 
 import functools
@@ -46,7 +46,7 @@ NOISE = "log_process_std"
 class ReducedRank(ParticleSettings):
     """Settings of `rrank`; `ParticleSettings` and `MethodSettings` document them.
 
-    Nothing is optimised: leaves with that role are sampled.
+    Leaves with the role "optimise" are sampled.
     """
 
     assumptions: ClassVar[Assumptions | None] = Assumptions(
@@ -59,7 +59,7 @@ class ReducedRank(ParticleSettings):
     num_particles: int = 15
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """The model with `num_inducing` functions of a Hilbert-space basis in place of the default
+        """Return the model with `num_inducing` functions of a Hilbert-space basis instead of
         inducing points.
         """
         return super().prepare(
@@ -67,11 +67,11 @@ class ReducedRank(ParticleSettings):
         )
 
     def adopt(self, model: GPSSM) -> GPSSM:
-        """The model with leaves to be sampled that were to be optimised."""
+        """Return the model in which the optimised leaves are sampled instead."""
         return model.with_roles("sample", *model.leaves("optimise"))
 
     def num_shared(self, model: GPSSM) -> int:
-        """Chains share nothing, since nothing is optimised."""
+        """Return 0, since nothing is optimised."""
         return 0
 
     def build(self, model: GPSSM, states: States) -> "ReducedRankSampler":
@@ -193,9 +193,9 @@ class RankMoves(ParameterMoves):
         iteration: Array,
         series: list[Series],
     ) -> Parameters:
-        """Five Metropolis steps of the kernel's leaves, in log space.
+        """Make five Metropolis steps of the kernel's leaves, in log space.
 
-        State dimensions are independent, and each accepts for itself.
+        State dimensions are independent and are accepted separately.
         """
         names = self.walked()
         if not names:
@@ -272,6 +272,6 @@ class RankMoves(ParameterMoves):
 
 
 def _log_prior_rows(prior: Prior, leaf: Float[Array, "Dx ..."]) -> Float[Array, " Dx"]:
-    """log p of each row of a leaf."""
+    """Return the log density of each row of a leaf."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, leaf.shape), prior)
     return jax.vmap(lambda prior, row: prior.log_prob(row))(rows, leaf)

@@ -2,10 +2,10 @@
 
     log N(r; 0, A Aᵀ + σ² I) − Σ_t B(z_t) / 2σ²,   A = [k(z, Z) L⁻ᵀ, features]     (Titsias 2009)
 
-is the collapsed target of `model/target.py` for states that are known, and the evidence of dense
-regression where every row is an inducing point. A gradient takes milliseconds, which is less than
-compiling it would. The kernel is squared-exponential, with a lengthscale for each coordinate; the
-hyper-parameters of an output are log k(z, z), the logarithms of the lengthscales, and log σ².
+is the collapsed target of `model/target.py` for known states, and the evidence of dense regression
+if every row is an inducing point. A gradient takes milliseconds, less than its compilation would.
+The kernel is squared-exponential, with a lengthscale for each coordinate; the hyper-parameters of
+an output are log k(z, z), the logarithms of the lengthscales, and log σ².
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import JITTER
 
-NEGLIGIBLE = 1e-6  # B / k: another inducing point would add nothing
+NEGLIGIBLE = 1e-6  # B / k below which another inducing point would not help
 
 
 def maximise(
@@ -28,14 +28,14 @@ def maximise(
     error: Float[np.ndarray, " N"],
     features: Float[np.ndarray, "N Dz+1"],
 ) -> Float[np.ndarray, " Dz+2"]:
-    """The hyper-parameters of one output where bound and prior are greatest, by L-BFGS."""
+    """Return the hyper-parameters of one output that maximise bound and prior, by L-BFGS."""
 
     def objective(hyper: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = log_bound(hyper, points, z, error, features)
         distance = (hyper - middle) / spread
         return float(0.5 * distance @ distance) - value, distance / spread - slope
 
-    # What is far outside is nothing, or everything; a noise below `NO_NOISE` is rounding.
+    # Values far outside mean no effect at all, and a noise below `NO_NOISE` is rounding.
     low = np.array([middle[0] - 12, *(middle[1:-1] - 5), 2 * np.log(NO_NOISE)])
     high = np.array([middle[0] + 12, *(middle[1:-1] + 5), max(middle[-1] + 5, low[-1] + 5)])
     return scipy.optimize.minimize(
@@ -53,7 +53,7 @@ def covariance(
     left: Float[np.ndarray, "N Dz"],
     right: Float[np.ndarray, "M Dz"],
 ) -> Float[np.ndarray, "N M"]:
-    """k(z, z') = exp(log k − ½ Σ_j (z_j − z'_j)² / ℓ_j²)."""
+    """Return k(z, z') = exp(log k − ½ Σ_j (z_j − z'_j)² / ℓ_j²)."""
     a, b = left * np.exp(-hyper[1:-1]), right * np.exp(-hyper[1:-1])
     squared = np.sum(a**2, 1)[:, None] + np.sum(b**2, 1) - 2 * a @ b.T
     return np.exp(hyper[0] - 0.5 * np.maximum(squared, 0.0))
@@ -62,14 +62,14 @@ def covariance(
 def inverse_factor(
     hyper: Float[np.ndarray, " Dz+2"], points: Float[np.ndarray, "M Dz"]
 ) -> Float[np.ndarray, "M M"]:
-    """L⁻¹ of k(Z, Z) = L Lᵀ, with jitter."""
+    """Return L⁻¹ for k(Z, Z) = L Lᵀ, with jitter."""
     square = covariance(hyper, points, points)
     np.fill_diagonal(square, (1 + JITTER) * np.exp(hyper[0]))
     return inverse_lower(np.linalg.cholesky(square))
 
 
 def inverse_lower(factor: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    """L⁻¹ of a lower triangle."""
+    """Return L⁻¹ of a lower-triangular matrix."""
     (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (factor,))
     return invert(factor, lower=1)[0]
 
@@ -81,11 +81,11 @@ def log_bound(
     error: Float[np.ndarray, " N"],
     features: Float[np.ndarray, "N F"],
 ) -> tuple[float, Float[np.ndarray, " Dz+2"]]:
-    """log N(r; 0, A Aᵀ + σ² I) − Σ B / 2σ², A = [k(z, Z) L⁻ᵀ, features], and its gradient.
+    """Return log N(r; 0, A Aᵀ + σ² I) − Σ B / 2σ², A = [k(z, Z) L⁻ᵀ, features], and its gradient.
 
-    With P = I + AᵀA/σ², μ = P⁻¹Aᵀr/σ² and e = r − Aμ, the slope in A is (e μᵀ − A P⁻¹ + A)/σ²,
-    without its last term in columns without a residual. A depends on k(Z, Z) through L alone, and
-    on that up to a rotation: the slope there is −½ L⁻ᵀ (slope in A)ᵀA L⁻¹.
+    With P = I + AᵀA/σ², μ = P⁻¹Aᵀr/σ² and e = r − Aμ, the derivative by A is (e μᵀ − A P⁻¹ + A)/σ²,
+    without the last term for columns without a residual. A depends on k(Z, Z) only through L, up to
+    a rotation: the derivative by k(Z, Z) is −½ L⁻ᵀ (derivative by A)ᵀA L⁻¹.
     """
     count, size, variance = len(z), len(points), np.exp(hyper[-1])
     cross = covariance(hyper, z, points)
@@ -108,7 +108,7 @@ def log_bound(
     )
     by_gain = np.outer(misfit, mean[:size]) - gain @ precision_inverse[:, :size] + gain[:, :size]
     by_gain /= variance
-    # The slopes in k(z, Z) and k(Z, Z), each times the kernel: what logarithms of it ask for.
+    # Derivatives by k(z, Z) and k(Z, Z), each times the kernel, for parameters in log space.
     by_cross = (by_gain @ inverse) * cross
     inner = by_gain.T @ gain[:, :size]
     by_square = -0.25 * inverse.T @ (inner + inner.T) @ inverse * covariance(hyper, points, points)
@@ -129,7 +129,7 @@ def log_bound(
 def choose_points(
     hyper: Float[np.ndarray, "Dy Dz+2"], z: Float[np.ndarray, "N Dz"], number: int
 ) -> Float[np.ndarray, "M Dz"]:
-    """Rows of z, each where Σ_d B_d(z) / σ_d² is largest given those before it.
+    """Choose rows of z one by one, each where Σ_d B_d(z) / σ_d² is largest given the previous ones.
 
     They are the pivots of an incomplete Cholesky factorisation of k(z, z).
     """
@@ -152,5 +152,5 @@ def choose_points(
 
 
 def with_constant(z: Float[np.ndarray, "N Dz"]) -> Float[np.ndarray, "N Dz+1"]:
-    """[z; 1]."""
+    """Return [z; 1]."""
     return np.column_stack([z, np.ones(len(z))])

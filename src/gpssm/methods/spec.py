@@ -38,10 +38,10 @@ from gpssm.starts.physics import Physics
 from gpssm.starts.start import STARTS, NoiseRegime
 
 Hyper = Literal["optimise", "sample", "fix"]
-# Parts that a name is enough for.
+# Parts that can be chosen by name.
 MEAN_NAMES = ("linear", "linear-fixed", "identity", "zero")
 BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear")
-ROWS_PER_POINT = 5  # of num_inducing="auto", which lies between the next two
+ROWS_PER_POINT = 5  # rows per point for num_inducing="auto", within the following limits
 FEWEST_POINTS = 10
 MOST_POINTS = 50
 
@@ -135,7 +135,7 @@ class Spec:
     """
 
     method: str | MethodSettings | Mapping[str, Any] = "auto"
-    # Fields that may be "auto" or names until they are resolved: values are checked, not typed.
+    # Fields may be "auto" or names until they are resolved: their values are checked at run time.
     state_dim: Any = "auto"
     num_inducing: Any = "auto"
     kernel: str | Kernel = "se"
@@ -244,7 +244,7 @@ class Spec:
             if (value := getattr(self, name)) is not None and not isinstance(value, str)
         }
         plain = dataclasses.replace(self, **changes)
-        # A new spec would make settings of the dictionary again.
+        # A new spec would convert the dictionary back to settings.
         object.__setattr__(plain, "method", self.to_dict()["method"])
         return plain
 
@@ -307,7 +307,7 @@ class Spec:
         return hash(repr(self.describe()))
 
 
-METHOD_NUMBERS = ("num_warmup", "num_draws", "thin", "precision")  # settings that every method has
+METHOD_NUMBERS = ("num_warmup", "num_draws", "thin", "precision")  # settings of every method
 
 
 def check_names(names: Iterable[str], choices: Sequence[str], where: str = "fit") -> None:
@@ -446,7 +446,7 @@ def _plain(value: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two settings are equal; arrays are compared by value."""
+    """Return whether two settings are equal; arrays are compared by value."""
     if first is second:
         return True
     if type(first) is not type(second):

@@ -51,7 +51,7 @@ Conditioner = Callable[[Any, FunctionMoments, Float[Array, "1 Dx"]], Conditional
 class WeightLaw(NamedTuple):
     """q(v_d) = N(mean_d, L_d L_dᵀ).
 
-    `raw` has the strict lower triangle of L_d, and the logarithms of its diagonal.
+    `raw` contains the strict lower triangle of L_d and the logarithms of its diagonal.
     """
 
     mean: Float[Array, "Dx M"]
@@ -70,7 +70,7 @@ class WeightLaw(NamedTuple):
         )
 
     def draw(self, key: PRNGKeyArray, count: int) -> Float[Array, "Dx count M"]:
-        """`count` draws of mean + L ε."""
+        """Return `count` draws of mean + L ε."""
         noise = jax.random.normal(
             key, (self.mean.shape[0], count, self.mean.shape[1]), self.mean.dtype
         )
@@ -88,13 +88,13 @@ class StartLaw(NamedTuple):
         return jnp.sum(0.5 * (jnp.exp(2 * self.log_std) + self.mean**2 - 1) - self.log_std, -1)
 
     def draw(self, key: PRNGKeyArray, count: int) -> Float[Array, "N Dx"]:
-        """`count` draws of each piece, N = P · count, those of a piece next to each other."""
+        """Return `count` consecutive draws for each piece, N = P · count."""
         mean, std = (jnp.repeat(part, count, 0) for part in (self.mean, jnp.exp(self.log_std)))
         return mean + std * jax.random.normal(key, mean.shape, mean.dtype)
 
 
 def marginal(law: WeightLaw) -> Function:
-    """f ~ N(m + A·mean, B + A L Lᵀ Aᵀ): the weights integrated out, afresh at each step."""
+    """f ~ N(m + A·mean, B + A L Lᵀ Aᵀ): the weights integrated out at each step."""
     factor = law.factor
 
     def moments(step: Step) -> FunctionMoments:
@@ -123,8 +123,8 @@ def divergence_given_function(
 ) -> Float[Array, "N Dx"]:
     """E_f KL[ N(F f + g, S) ‖ N(f, Q) ] = ½ { (S + gap² + (F − 1)² spread) / Q − 1 + log Q/S },
 
-    for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} less that of f. Where
-    x_{t+1} does not depend on f, F = 0 and `noise` S is the whole variance of x_{t+1}.
+    for f ~ N(f̄, spread), with gap = (F − 1) f̄ + g the mean of x_{t+1} minus that of f. If x_{t+1}
+    does not depend on f, F = 0 and `noise` S is the total variance of x_{t+1}.
     """
     return 0.5 * (
         (noise + gap**2 + (slope - 1) ** 2 * spread) / variance - 1 + jnp.log(variance / noise)
@@ -132,10 +132,10 @@ def divergence_given_function(
 
 
 class Pieces(NamedTuple):
-    """Where pieces of at most `length` rows begin and end (exclusive) in the rows of all series
-    joined.
+    """Start and end (exclusive) of pieces of at most `length` rows in the concatenated rows of all
+    series.
 
-    Each row is in as many of them as `cover` says.
+    Each row belongs to `cover` pieces.
     """
 
     first: Int[np.ndarray, " K"]
@@ -145,9 +145,9 @@ class Pieces(NamedTuple):
 
 
 def cut(lengths: list[int], window: int | None) -> Pieces:
-    """All series cut into pieces of `window` rows, counted from their ends.
+    """Divide all series into pieces of `window` rows, counted from their ends.
 
-    None leaves them whole.
+    None keeps whole series.
     """
     size = max(lengths) if window is None else min(window, max(lengths))
     ends = np.cumsum(lengths)
@@ -161,10 +161,11 @@ def cut(lengths: list[int], window: int | None) -> Pieces:
 
 
 def windows(lengths: list[int], window: int | None) -> Pieces:
-    """Every window of so many rows, those that hang over an end of their series among them, or the
-    series whole.
+    """Return every window of `window` rows, including those that extend beyond a series, or whole
+    series.
 
-    So every row is in equally many, and a uniformly chosen one gives unbiased sums over all rows.
+    Every row is therefore in equally many windows, and a uniformly chosen window gives unbiased
+    sums over all rows.
     """
     if window is None or window >= max(lengths):
         return cut(lengths, None)
@@ -177,19 +178,19 @@ def windows(lengths: list[int], window: int | None) -> Pieces:
 
 
 class Batch(NamedTuple):
-    """P pieces of at most W rows side by side.
+    """P pieces of at most W rows, stacked.
 
-    y is NaN in rows beyond the end of a piece, `inside` is False there.
+    In rows beyond the end of a piece, y is NaN and `inside` is False.
     """
 
     y: Float[Array, "W P Dy"]
     u: Float[Array, "W P Du"]
     inside: Bool[Array, "W P"]
-    weight: float  # of a sum over the batch, to stand for all rows
+    weight: float  # factor from a sum over the batch to a sum over all rows
 
 
 def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None = None) -> Batch:
-    """The chosen pieces, or all of them."""
+    """Return the chosen pieces, or all of them."""
     index = jnp.arange(len(pieces.first)) if chosen is None else chosen
     first, end = jnp.asarray(pieces.first)[index], jnp.asarray(pieces.end)[index]
     rows = first[None] + jnp.arange(pieces.length)[:, None]
@@ -204,8 +205,8 @@ def take(series: list[Series], pieces: Pieces, chosen: Int[Array, " P"] | None =
 def join(
     states: Float[Array, "W+1 K Dx"], pieces: Pieces, lengths: list[int]
 ) -> tuple[Float[Array, "_ Dx"], ...]:
-    """One path a series from those of its pieces: each gives the states its outputs see, the first
-    x₀ as well.
+    """Return one path per series from those of its pieces: the states of their outputs, and the
+    first x₀.
     """
     paths, ends = [], np.cumsum(lengths)
     for end, rows in zip(ends, lengths, strict=True):
@@ -278,11 +279,11 @@ class VariationalSettings(MethodSettings):
     Parameters
     ----------
     num_warmup
-        Steps of the optimiser.
+        Number of steps of the optimiser.
     learning_rate
-        Adam's first step size; it falls to zero along the warm-up, as half a cosine.
+        Initial step size of Adam, which decays to zero over the warm-up along a half cosine.
     num_samples
-        Paths drawn for each estimate of the bound.
+        Number of paths for each estimate of the bound.
     """
 
     num_warmup: int = 1000
@@ -291,13 +292,13 @@ class VariationalSettings(MethodSettings):
     num_samples: int = whole(16)
 
     def num_shared(self, model: GPSSM) -> int:
-        """Return all of the warm-up: q is learned once."""
+        """Return the whole warm-up, as q is learned once for all chains."""
         return self.num_warmup
 
 
 class Guess(NamedTuple):
-    """All that is learned: the leaves that are not fixed, q(v) relative to its start, and what q(x)
-    needs.
+    """The learned variables: the leaves that are not fixed, q(v) relative to its start, and the
+    parameters of q(x).
     """
 
     leaves: dict[str, Array]
@@ -306,9 +307,9 @@ class Guess(NamedTuple):
 
 
 class VariationalCarry(NamedTuple):
-    """Where the optimiser stands.
+    """The state of the optimiser.
 
-    `anchor` is q(v) at the start, `bound` the latest estimate that was finite.
+    `anchor` is the initial q(v), and `bound` the last finite estimate.
     """
 
     guess: Guess
@@ -319,7 +320,7 @@ class VariationalCarry(NamedTuple):
 
 
 class VariationalPosterior(NamedTuple):
-    """The model at its leaves, q(v), and what q(x) needs."""
+    """The model with learned leaves, q(v), and the parameters of q(x)."""
 
     model: GPSSM
     weights: WeightLaw
@@ -353,7 +354,7 @@ class VariationalSampler(PointSampler):
 
     @abc.abstractmethod
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> Any:
-        """Return what q(x) needs, at the start."""
+        """Return the initial parameters of q(x)."""
 
     @abc.abstractmethod
     def bound(
@@ -373,21 +374,21 @@ class VariationalSampler(PointSampler):
 
     @property
     def lengths(self) -> list[int]:
-        """Rows of each series."""
+        """The number of rows of each series."""
         return [len(path) - 1 for path in self.states]
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam with gradients cut to a norm, and those that are not finite left out.
+        """Adam with clipped gradients, ignoring those that are not finite.
 
-        The gradient for one row of data has a norm below ten unless a path ran away.
+        The gradient per row of data has a norm below ten unless a path diverges.
         """
         adam = annealed_adam(self.settings.learning_rate, self.settings.num_warmup)
         clipped = optax.chain(optax.clip_by_global_norm(10.0), adam)
         return optax.apply_if_finite(clipped, max_consecutive_errors=1_000_000)
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> VariationalCarry:
-        """Return the carry at the start."""
+        """Return the initial carry."""
         anchor = weights_at(self.model, self.states, series)
         relative = jax.tree.map(jnp.zeros_like, anchor)
         guess = Guess(self.model.free_leaves(), relative, self.paths(key, series))
@@ -399,7 +400,7 @@ class VariationalSampler(PointSampler):
     def step(
         self, key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
     ) -> tuple[VariationalCarry, Info]:
-        """Take a step of the optimiser in warm-up, and none after it."""
+        """Take a step of the optimiser in the warm-up, and none afterwards."""
         learning = carry.iteration < self.settings.num_warmup
         carry = jax.lax.cond(
             in_step(learning), lambda: self.climb(key, carry, series), lambda: carry
@@ -412,7 +413,7 @@ class VariationalSampler(PointSampler):
     def climb(
         self, key: PRNGKeyArray, carry: VariationalCarry, series: list[Series]
     ) -> VariationalCarry:
-        """Take a step up the bound and the prior of the leaves, divided by the number of rows."""
+        """Take a gradient step on the bound plus the log prior of the leaves, per row."""
         rows = sum(self.lengths)
 
         def loss(guess: Guess) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -433,15 +434,15 @@ class VariationalSampler(PointSampler):
         return Draw(states, weights, carry.guess.leaves)
 
     def batch(self, series: list[Series]) -> Batch:
-        """Return the whole series side by side."""
+        """Return the stacked series."""
         return take(series, cut(self.lengths, None))
 
     def join(self, states: Float[Array, "W+1 K Dx"]) -> States:
-        """Return one path a series from those of `batch`."""
+        """Return one path per series from those of `batch`."""
         return join(states, cut(self.lengths, None), self.lengths)
 
     def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
-        """Return q at what was learned."""
+        """Return q with the learned variables."""
         model = self.model.with_leaves(guess.leaves)
         return VariationalPosterior(model, placed(anchor, guess.weights), guess.paths)
 
@@ -459,7 +460,7 @@ def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:
 
 
 def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
-    """p(v | x) = N(P⁻¹b, P⁻¹) at these states, as the start of q(v)."""
+    """Return p(v | x) = N(P⁻¹b, P⁻¹) at these states, as the initial q(v)."""
     mean, precision = weights_given_states(model, states, series)
     inverse = inverse_root(precision)
     factor = cholesky(jnp.matmul(inverse.mT, inverse))
@@ -467,10 +468,11 @@ def weights_at(model: GPSSM, states: States, series: list[Series]) -> WeightLaw:
 
 
 def placed(anchor: WeightLaw, relative: WeightLaw) -> WeightLaw:
-    """The law of v = mean₀ + L₀ w, where w has the relative law and mean₀, L₀ are those of the
-    anchor.
+    """Return the distribution of v = mean₀ + L₀ w, where w has the relative distribution and mean₀,
+    L₀ are those of the anchor.
 
-    Steps of one size in w suit weights that the data tell precisely and weights that they do not.
+    One step size in w suits both weights that the data determine precisely and weights that they do
+    not.
     """
     root = anchor.factor
     mean = anchor.mean + jnp.matmul(root, relative.mean[:, :, None])[:, :, 0]
@@ -485,7 +487,7 @@ def _diagonal(matrices: Float[Array, "Dx M M"]) -> Float[Array, "Dx M"]:
 def _with_diagonal(
     lower: Float[Array, "Dx M M"], diagonal: Float[Array, "Dx M"]
 ) -> Float[Array, "Dx M M"]:
-    """The strict lower triangle, with another diagonal."""
+    """Return the strict lower triangle with another diagonal."""
     return (
         jnp.tril(lower, -1)
         + jnp.eye(lower.shape[-1], dtype=lower.dtype)[None] * diagonal[:, None, :]

@@ -1,28 +1,27 @@
-"""`vcdt` (Ialongo et al. 2019) and its factorised start: conditioners of free parameters F, g, S at
-every step.
+"""`vcdt` (Ialongo et al. 2019) and its factorised form: conditioners with free parameters F, g, S
+at every step.
 
     q(x, v) = q(v) q(x₀) Π_t q(x_{t+1} | ·)
     ELBO = Σ_t E log p(y_t | x_{t+1}) − Σ_t KL_t − KL[q(x₀) ‖ p(x₀)] − KL[q(v) ‖ p(v)]
 
-F and S are diagonal. In `vcdt` states depend on the weights, which are drawn once a path: x_{t+1}
-is tied to the f it came from, f | v ~ N(f̄, B) with f̄ = m + A v,
+F and S are diagonal. In `vcdt` states depend on the weights, which are drawn once per path: x_{t+1}
+depends on f | v ~ N(f̄, B) with f̄ = m + A v,
 
     x_{t+1} | f ~ N(F_t f + g_t, S_t)
     KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]
          = ½ { (S + ((F − 1) f̄ + g)² + (F − 1)² B) / Q − 1 + log Q/S }.
 
 In `vcdt-factorised` the weights are integrated out at each step, f ~ N(f̄, Var f) with f̄ = m +
-A·mean and Var f = B + A L Lᵀ Aᵀ: x_{t+1} has the same law, with V = S + F² Var f, but is compared
-with an f that is independent of it, so that states and weights are independent,
+A·mean and Var f = B + A L Lᵀ Aᵀ: x_{t+1} has the same distribution, with V = S + F² Var f, but in
+KL_t the f is independent of it, so that states and weights are independent,
 
     x_{t+1} ~ N(F_t f̄ + g_t, V_t)
     KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f, Q) ]
          = ½ { (V + ((F − 1) f̄ + g)² + Var f) / Q − 1 + log Q/V }.
 
-Where the weights are certain q(x_{t+1} | x_t) is the same. `vcdt` climbs the factorised bound,
-which has the same parameters, in the first part of its warm-up. What deviates from the paper:
-everything starts from a linear fit, F, g and S from its smoothing distribution in place of F = 1, g
-= 0, S = Q.
+For known weights, q(x_{t+1} | x_t) is the same. In the first part of its warm-up, `vcdt` maximises
+the factorised bound, which has the same parameters. Deviations from the paper: all quantities start
+from a linear fit, and F, g and S from its smoothing distribution instead of F = 1, g = 0, S = Q.
 """
 
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class VCDTFactorised(VariationalSettings):
     learning_rate: float = 0.03
 
     def build(self, model: GPSSM, states: States) -> "VCDTFactorisedSampler":
-        """Return the method for a model, its paths around these states at the start."""
+        """Return the method for a model, whose initial paths are close to these states."""
         return VCDTFactorisedSampler(self, model, states)
 
 
@@ -91,22 +90,22 @@ class VCDT(VCDTFactorised):
     factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
 
     def build(self, model: GPSSM, states: States) -> "VCDTSampler":
-        """Return the method for a model, its paths around these states at the start."""
+        """Return the method for a model, whose initial paths are close to these states."""
         return VCDTSampler(self, model, states)
 
 
 class Law(NamedTuple):
-    """q(x_{t+1} | f) of T steps of P series; beyond the end of a series it has no effect.
+    """q(x_{t+1} | f) for T steps of P series; entries beyond the end of a series have no effect.
 
-    F f + g is written as F (f − function) + state + std · shift: then a change of F does not move
-    the mean path, and steps of one size suit states that are known well and states that are not.
+    F f + g is parameterised as F (f − function) + state + std · shift, so that a change of F does
+    not move the mean path, and one step size suits states of any uncertainty.
 
     Parameters
     ----------
     slope, shift, log_std
-        F_t, how far the mean is from its place at the start, and log S_t^½.
+        F_t, the scaled shift of the mean from its initial value, and log S_t^½.
     function, state, std
-        f and x_{t+1} along the path of the start, and S_t^½ there; they stay as they are.
+        f and x_{t+1} on the initial path, and the initial S_t^½; they are constant.
     """
 
     slope: Float[Array, "T P Dx"]
@@ -118,7 +117,9 @@ class Law(NamedTuple):
 
 
 def conditioned(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
-    """x_{t+1} ~ N(F f + g, S) of f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q) ]."""
+    """Return x_{t+1} ~ N(F f + g, S) for f ~ N(f̄, B):  KL_t = E_f KL[ N(F f + g, S) ‖ N(f, Q)
+    ].
+    """
     slope, shift, log_std, function, state, std = parameters
     f_mean, f_variance = f
     mean = slope * (f_mean - function) + state + std * shift
@@ -128,8 +129,8 @@ def conditioned(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 D
 
 
 def independent(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 Dx"]) -> Conditional:
-    """The same law of x_{t+1}, N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V)
-    ‖ N(f, Q) ].
+    """Return x_{t+1} ~ N(F f̄ + g, V) with V = S + F² Var f:  KL_t = E_f KL[ N(F f̄ + g, V) ‖ N(f,
+    Q) ].
     """
     mean, spread, _ = conditioned(parameters, f, variance)
     return mean, spread, divergence_given_function(mean - f[0], 0.0, spread, f[1], variance)
@@ -139,11 +140,12 @@ class VCDTFactorisedSampler(VariationalSampler):
     """The bound and the draws of `vcdt-factorised`; `paths` are q(x₀) and the law of the steps."""
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> tuple[StartLaw, Law]:
-        """Return the law of x_{t+1} given x_t and all later outputs, linearised at the start.
+        """Return the distribution of x_{t+1} given x_t and all later outputs, linearised at the
+        start.
 
-        Its precision is K_t = Q⁻¹ + what later rows tell, which comes from eliminating states from
-        the last one on. The best diagonal S and F for it are S = 1 / diag K and F = S / Q, and g
-        makes the states at the start the mean path.
+        Its precision is K_t = Q⁻¹ + the information of later rows, computed by eliminating states
+        from the last one backwards. The best diagonal approximation is S = 1 / diag K and F = S /
+        Q, and g is chosen such that the mean path is the initial states.
         """
         model = self.model
         path = jnp.concatenate(self.states)
@@ -219,7 +221,7 @@ class VCDTSampler(VCDTFactorisedSampler):
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
-        """Return the factorised bound at first, then the one with weights drawn once a path."""
+        """Return the factorised bound at first, then the bound with weights drawn once per path."""
         early = iteration < self.settings.factorised * self.settings.num_warmup
         return jax.lax.cond(
             in_step(early),
@@ -230,7 +232,7 @@ class VCDTSampler(VCDTFactorisedSampler):
     def coupled_bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series]
     ) -> Float[Array, ""]:
-        """Return the bound with weights drawn once a path; the series of one sample share them."""
+        """Return the bound with weights drawn once per sample, shared by all series."""
         weights_key, path_key = jax.random.split(key)
         v = q.weights.draw(weights_key, self.settings.num_samples)
         v = jnp.tile(v, (1, len(series), 1))

@@ -1,20 +1,19 @@
-"""`vgpssm`: states and weights independent in q(x) q(v), and both free-form (Frigola, Chen &
-Rasmussen 2014).
+"""`vgpssm`: free-form q(x) q(v) with independent states and weights (Frigola, Chen & Rasmussen
+2014).
 
     ELBO = −KL[q(v) ‖ p(v)] + H[q(x)] + E log p(x₀)
          + Σ_t E[ log p(y_t | x_{t+1}) + log N(x_{t+1}; m + A μ, Q)
                   − ½ Σ_d (B_d + A_d Σ_d A_dᵀ) / Q_d ]
 
 Given q(x) the best q(v_d) is N(μ_d, Σ_d) with Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d =
-E[A_dᵀr_d] / Q_d. Given q(v) the best q(x) is the law of the states of an auxiliary model with moves
-N(m + A μ, Q) and the potential p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d A_dᵀ)(z_t) / Q_d): sweeps
-of particles draw from it. With Z its normalising constant, the ELBO at that q(x) is log Z − KL[q(v)
-‖ p(v)].
+E[A_dᵀr_d] / Q_d. Given q(v) the best q(x) is the distribution of the states of an auxiliary model
+with transitions N(m + A μ, Q) and the potential p(y_t | x_{t+1}) exp(−½ Σ_d (B_d + A_d Σ_d
+A_dᵀ)(z_t) / Q_d): particle sweeps draw from it. With Z its normalising constant, the ELBO at
+that q(x) is log Z − KL[q(v) ‖ p(v)].
 
-Here particles choose their parents afresh backward in time, where the paper has a fixed-lag
-smoother, and one path a sweep goes into the damped averages of the natural parameters. All leaves
-that are not fixed are learned as points, by Adam on the ELBO and their priors at that path; the
-paper learns none.
+Here backward sampling replaces the fixed-lag smoother of the paper, and one path per sweep enters
+the damped averages of the natural parameters. All leaves that are not fixed are learned as point
+estimates, by Adam on the ELBO and their priors at that path; the paper learns none.
 """
 
 import functools
@@ -60,9 +59,9 @@ class VGPSSM(ParticleSettings):
     num_particles: int = 25
 
     def num_shared(self, model: GPSSM) -> int:
-        """Return all iterations that learn: there is one q(v).
+        """Return the number of iterations that learn q(v), which all chains share.
 
-        In the last tenth of the warm-up chains part from each other.
+        In the last tenth of the warm-up, chains run separately.
         """
         return self.num_warmup - self.num_warmup // 10
 
@@ -78,12 +77,12 @@ class Natural(NamedTuple):
     precision: Float[Array, "Dx M M"]
 
     def weights(self) -> GaussianWeights:
-        """q(v) by its mean and precision."""
+        """Return q(v) by its mean and precision."""
         return GaussianWeights(solve_positive(self.precision, self.linear), self.precision)
 
 
 class VGPSSMCarry(NamedTuple):
-    """A path of the states of each series, q(v), the free leaves, and Adam's memory of them."""
+    """A path of each series, q(v), the free leaves, and the state of Adam."""
 
     states: States
     natural: Natural
@@ -97,11 +96,11 @@ class VGPSSMSampler(PointSampler):
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam for the leaves, for as long as they are learned."""
+        """Return Adam for the leaves, over the iterations in which they are learned."""
         return annealed_adam(self.settings.learning_rate, self.settings.num_shared(self.model))
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> VGPSSMCarry:
-        """Return the carry with the model's own leaves, and v given the states."""
+        """Return the carry with the leaves of the model, and v given the states."""
         states = tuple(map(jnp.asarray, self.states))
         leaves = self.model.free_leaves()
         mean, precision = weights_given_states(self.model, states, series)
@@ -111,7 +110,7 @@ class VGPSSMSampler(PointSampler):
     def step(
         self, key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]
     ) -> tuple[VGPSSMCarry, Info]:
-        """Draw paths from the best q(x), then learn from them."""
+        """Draw paths from the best q(x), then update q(v) and the leaves."""
         model = self.model.with_leaves(carry.leaves)
         weights = carry.natural.weights()
         form = functools.partial(auxiliary, model, weights)
@@ -126,7 +125,7 @@ class VGPSSMSampler(PointSampler):
         ), info
 
     def draw(self, key: PRNGKeyArray, carry: VGPSSMCarry, series: list[Series]) -> Draw:
-        """Return the present states, and weights from q(v)."""
+        """Return the current states, and weights from q(v)."""
         return Draw(carry.states, draw_gaussian(key, carry.natural.weights()), carry.leaves)
 
     def learn(
@@ -150,15 +149,16 @@ class VGPSSMSampler(PointSampler):
 
 
 def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:
-    """The natural gradient's step ρ at iteration k = 1, 2, ...: .8 up to k = 20, then .4 · 20/k.
+    """Return the natural-gradient step ρ at iteration k = 1, 2, ...: .8 up to k = 20, then .4 ·
+    20/k.
 
-    So averages forget the early paths.
+    The averages thus forget early paths.
     """
     return jnp.where(iteration <= 20, 0.8, 0.4 * 20 / jnp.maximum(iteration, 1))
 
 
 def best_weights(statistics: Statistics, variance: Float[Array, " Dx"]) -> Natural:
-    """Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d: the best q(v) given q(x)."""
+    """Return the best q(v): Σ_d⁻¹ = I + E[A_dᵀA_d] / Q_d and Σ_d⁻¹μ_d = E[A_dᵀr_d] / Q_d."""
     return Natural(statistics.cross / variance[:, None], weight_precision(statistics, variance))
 
 
@@ -176,7 +176,7 @@ def expected_transition(
 
 
 def divergence(weights: GaussianWeights) -> Float[Array, ""]:
-    """KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr Σ_d + |μ_d|² − M − log det Σ_d }."""
+    """Return KL[q(v) ‖ N(0, I)] = ½ Σ_d { tr Σ_d + |μ_d|² − M − log det Σ_d }."""
     root = _root(weights)
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)))
     return 0.5 * (jnp.sum(root**2) + jnp.sum(weights.mean**2) - weights.mean.size - log_det)
@@ -201,5 +201,5 @@ def auxiliary(model: GPSSM, weights: GaussianWeights, series: Series) -> Feynman
 
 
 def _root(weights: GaussianWeights) -> Float[Array, "Dx M M"]:
-    """L⁻ᵀ with Σ_d⁻¹ = LLᵀ, so that Σ_d = L⁻ᵀL⁻¹."""
+    """Return L⁻ᵀ with Σ_d⁻¹ = LLᵀ, so that Σ_d = L⁻ᵀL⁻¹."""
     return inverse_root(weights.precision).mT

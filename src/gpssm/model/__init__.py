@@ -1,3 +1,3 @@
-"""Section by section of the model: kernels, bases, means, likelihoods, priors, the target and its
+"""The model: kernels, bases, means, likelihoods, priors, the target density and its
 conditionals.
 """

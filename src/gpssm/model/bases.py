@@ -5,8 +5,8 @@
 `gain` is A and `residual` is B. Everything that does not depend on z is computed once by
 `factorise`, so that scans over time and gradients only multiply matrices. `InducingPoints` is the
 sparse Gaussian process of the free-form posterior; `Hilbert`, `RandomFourier` and `LinearFeatures`
-have no residual; `Stacked` concatenates bases, and `Informed` has a prior from other data.
-`starts/build.py` chooses sizes and locations for given data.
+have no residual; `Stacked` concatenates bases, and `Informed` takes its prior from other data.
+`starts/build.py` chooses sizes and locations from the data.
 """
 
 import abc
@@ -37,14 +37,14 @@ class Projection(NamedTuple):
     residual: Float[Array, "Dx N"]
 
 
-# AᵀA, AᵀE with columns E beside the gain, and ΣB, over the rows.
+# AᵀA, AᵀE with additional columns E, and ΣB, over the rows.
 Sums = tuple[Float[Array, "Dx M M"], Float[Array, "Dx M P"], Float[Array, " Dx"]]
 
 
 class Basis(eqx.Module):
     """A map from (kernel, z) to (A, B); a basis defines `size` and `project`.
 
-    `sums` and `function` have default implementations by `project`; override them if there is a
+    The default implementations of `sums` and `function` use `project`; override them if there is a
     cheaper way.
     """
 
@@ -55,7 +55,7 @@ class Basis(eqx.Module):
 
     @property
     def shared(self) -> bool:
-        """Whether all state dimensions have the same weights, f_d | v ~ N(m_d + A_d·v, B_d)."""
+        """Whether all state dimensions share one v, f_d | v ~ N(m_d + A_d·v, B_d)."""
         return False
 
     def factorise(self, kernel: Kernel) -> Factor:
@@ -88,7 +88,7 @@ class Basis(eqx.Module):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return AᵀA, AᵀE and ΣB over rows, as needed by the collapsed density.
+        """Return AᵀA, AᵀE and ΣB over rows, which the collapsed density requires.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Basis(eqx.Module):
     def function(
         self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
     ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
-        """Return the function z → A(z)·v of these weights."""
+        """Return the function z → A(z)·v for these weights."""
 
         def evaluate(z: Float[Array, "N Dz"]) -> Float[Array, "N Dx"]:
             gain = self.project(kernel, factor, z).gain
@@ -122,9 +122,9 @@ class Basis(eqx.Module):
     ) -> Float[Array, "Dx M"]:
         """Return the projection of a function onto the weights, in whitened coordinates.
 
-        For a function g drawn from the process of the kernel and these weights c, g(z) − A(z) c has
-        the covariance of f given its weights, whose diagonal is B. A basis without a residual
-        returns c = 0.
+        For a function g drawn from the Gaussian process, and with c the returned weights, g(z) −
+        A(z) c has the covariance of f given its weights, whose diagonal is B. A basis without a
+        residual returns c = 0.
 
         Parameters
         ----------
@@ -141,8 +141,8 @@ class Basis(eqx.Module):
 class InducingPoints(Basis):
     """A_d(z) = k_d(z, Z) L_d⁻ᵀ,  B_d(z) = k_d(z, z) − |A_d(z)|²,  L_d L_dᵀ = k_d(Z, Z).
 
-    The inducing outputs are U_d = m_d(Z) + L_d v_d. The factor is computed in float64 where JAX has
-    it switched on, whatever the dtype of the rest: that keeps float32 stable.
+    The inducing outputs are U_d = m_d(Z) + L_d v_d. The factor is computed in float64 if JAX has it
+    enabled, whatever the dtype of everything else, which keeps float32 stable.
     """
 
     locations: Float[Array, "M Dz"]
@@ -153,18 +153,18 @@ class InducingPoints(Basis):
         return self.locations.shape[0]
 
     def factorise(self, kernel: Kernel) -> Float[Array, "Dx M M"]:
-        """Return L_d⁻ᵀ, of k_d(Z, Z) with jitter."""
+        """Return L_d⁻ᵀ for k_d(Z, Z) with jitter."""
         widest = jax.dtypes.canonicalize_dtype(jnp.float64)
         wide, locations = jax.tree.map(lambda leaf: leaf.astype(widest), (kernel, self.locations))
         square = wide(locations, locations)
         if isinstance(kernel, Masked) and any(kernel.silent):
-            # No function in these dimensions: A = 0 and B = 0, whatever the factor.
+            # These dimensions have no function: A = 0 and B = 0, whatever the factor.
             silent = jnp.asarray(kernel.silent, widest)[:, None, None]
             square = square + silent * jnp.eye(self.size, dtype=widest)[None]
         return inverse_root(square, JITTER).mT.astype(self.locations.dtype)
 
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return A and B by a kernel matrix and one product."""
+        """Return A and B from a kernel matrix and one matrix product."""
         gain = jnp.matmul(kernel(z, self.locations), factor)
         return Projection(gain, kernel.diagonal(z) - jnp.sum(gain**2, -1))
 
@@ -176,7 +176,7 @@ class InducingPoints(Basis):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return the sums without the gain, one product less in gradients.
+        """Return the sums without computing the gain, which saves one product in gradients.
 
         ΣB = Σk(z, z) − tr AᵀA.
         """
@@ -188,7 +188,7 @@ class InducingPoints(Basis):
     def function(
         self, kernel: Kernel, factor: Factor, weights: Float[Array, "Dx M"]
     ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
-        """Return z → k(z, Z)·L⁻ᵀv: one product a point."""
+        """Return z → k(z, Z)·L⁻ᵀv, which takes one product per point."""
         coefficients = jnp.matmul(factor, weights[:, :, None])
         return lambda z: jnp.matmul(kernel(z, self.locations), coefficients)[:, :, 0].T
 
@@ -200,14 +200,15 @@ class InducingPoints(Basis):
     ) -> Float[Array, "Dx M"]:
         """Return L_d⁻¹ g_d(Z).
 
-        The inducing outputs know k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) of g (Wilson et al. 2021).
+        Given g at Z, the conditional mean of g is k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) (Wilson et al.
+        2021).
         """
         values = function(self.locations)[:, :, None]
         return jnp.matmul(self.factorise(kernel).mT, values)[:, :, 0]
 
 
 class LeadingPoints(InducingPoints):
-    """Inducing points of the functions of the first dimensions, for a kernel `Leading`.
+    """Inducing points for the first dimensions only, for the kernel `Leading`.
 
     A = B = 0 in the other dimensions.
     """
@@ -215,17 +216,17 @@ class LeadingPoints(InducingPoints):
     sums = Basis.sums
 
     def factorise(self, kernel: Any) -> Float[Array, "D M M"]:
-        """Return those of the first dimensions."""
+        """Return the factors of the first dimensions."""
         return super().factorise(kernel.inner)
 
     def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return those of the first dimensions, and zeros."""
+        """Return A and B of the first dimensions, and zeros for the others."""
         return Projection(*map(kernel.silence, super().project(kernel.inner, factor, z)))
 
     def function(
         self, kernel: Any, factor: Factor, weights: Float[Array, "Dx M"]
     ) -> Callable[[Float[Array, "N Dz"]], Float[Array, "N Dx"]]:
-        """Return those of the first dimensions, and zeros."""
+        """Return the result for the first dimensions, and zeros for the others."""
         values = super().function(kernel.inner, factor, weights[: factor.shape[0]])
         return lambda z: kernel.silence(values(z).T).T
 
@@ -235,7 +236,7 @@ class LeadingPoints(InducingPoints):
         function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
         state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """Return those of the first dimensions, and zeros."""
+        """Return the result for the first dimensions, and zeros for the others."""
         factor = self.factorise(kernel)
         values = function(self.locations)[: factor.shape[0], :, None]
         return kernel.silence(jnp.matmul(factor.mT, values)[:, :, 0])
@@ -244,13 +245,13 @@ class LeadingPoints(InducingPoints):
 class CoregionalisedPoints(Basis):
     """A_d(z) = [W_d1 A_1(z), ..., W_dR A_R(z)],  B_d(z) = Σ_r W_dr² B_r(z), for f_d = Σ_r W_dr g_r.
 
-    For a kernel `Coregionalised`, which has W and the kernels of the g. Where the g are `common`,
-    all dimensions share their weights, those of g. Otherwise each has its own.
+    For the kernel `Coregionalised`, which holds W and the kernels of the g. If the g are `common`,
+    all dimensions share the weights of the g. Otherwise each dimension has separate weights.
 
     Parameters
     ----------
     points
-        The inducing points of every g.
+        The inducing points, the same for every g.
     rank
         R, the number of latent functions.
     common
@@ -276,7 +277,7 @@ class CoregionalisedPoints(Basis):
         return self.points.factorise(kernel.inner)
 
     def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return those of the latent functions, mixed."""
+        """Return A and B of the latent functions, combined by W."""
         gain, residual = self.points.project(kernel.inner, factor, z)
         # (Dx, N, R, M) → (Dx, N, R M)
         mixed = kernel.W[:, None, :, None] * jnp.moveaxis(gain, 0, 1)[None]
@@ -285,8 +286,8 @@ class CoregionalisedPoints(Basis):
 
 
 class BlockDiagonal(Basis):
-    """A_d in block d and zeros elsewhere: a basis with weights of each dimension beside a shared
-    one.
+    """A_d in block d and zeros elsewhere: separate weights for each dimension, in the form of a
+    shared basis.
     """
 
     inner: Basis
@@ -303,36 +304,36 @@ class BlockDiagonal(Basis):
         return True
 
     def factorise(self, kernel: Kernel) -> Factor:
-        """Return that of the inner basis."""
+        """Return the factor of the inner basis."""
         return self.inner.factorise(kernel)
 
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return the inner gain in its blocks."""
+        """Return the inner gain with one block for each dimension."""
         gain, residual = self.inner.project(kernel, factor, z)
         blocks = jnp.einsum("de,dnm->dnem", jnp.eye(self.state_dim, dtype=gain.dtype), gain)
         return Projection(blocks.reshape(*gain.shape[:2], -1), residual)
 
 
 class FeaturePoints(Basis):
-    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for a kernel
+    """A_d(z) = [d = into] g(z) A_h(φ(z)),  B_d(z) = [d = into] g(z)² B_h(φ(z)), for the kernel
     `Feature`.
 
-    A_h and B_h are those of inducing points for h, at values of the feature: h(Z) = L v.
+    A_h and B_h belong to inducing points for h at values of the feature: h(Z) = L v.
     """
 
     locations: Float[Array, "M P"]
 
     @property
     def size(self) -> int:
-        """M, the number of values of the feature."""
+        """M, the number of inducing values of the feature."""
         return self.locations.shape[0]
 
     def factorise(self, kernel: Any) -> Factor:
-        """Return that of the inducing points for h."""
+        """Return the factor of the inducing points for h."""
         return InducingPoints(self.locations).factorise(kernel.inner)
 
     def project(self, kernel: Any, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return those of h, in their place and times g."""
+        """Return A and B of h, multiplied by g and g², in dimension `into`."""
         features, factors = kernel.parts(z)
         gain, residual = InducingPoints(self.locations).project(kernel.inner, factor, features)
         return Projection(
@@ -343,7 +344,7 @@ class FeaturePoints(Basis):
     def unknown(
         self, kernel: Feature, weights: Float[Array, "Dx M"], values: Float[Array, "N P"]
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Return mean and variance of h given the weights, at values of the feature."""
+        """Return the mean and variance of h given the weights, at values of the feature."""
         gain, residual = InducingPoints(self.locations).projector(kernel.inner)(values)
         return jnp.matmul(gain[0], weights[kernel.into]), jnp.maximum(residual[0], 0.0)
 
@@ -353,9 +354,9 @@ class Hilbert(Basis):
 
         φ_j(z) = Π_i L_i^{−½} sin(√λ_{j,i} (z_i − c_i + L_i)),   √λ_{j,i} = π j_i / (2 L_i)
 
-    The index set is of total degree, so that it does not explode with the number of inputs. Beyond
-    the box inputs are moved to its wall, where every φ_j is zero: the function returns to its mean
-    there, and stays continuous.
+    The index set is limited by total degree, so that it does not explode with the number of inputs.
+    Inputs outside the box are moved to its boundary, where every φ_j is zero: the function returns
+    to its mean there and remains continuous.
     """
 
     center: Float[Array, " Dz"]
@@ -373,7 +374,7 @@ class Hilbert(Basis):
         return self.indices.shape[0]
 
     def factorise(self, kernel: Kernel) -> tuple[Float[Array, "M Dz"], Float[Array, "Dx M"]]:
-        """Return √λ_j, and √S there over the volume of the box."""
+        """Return √λ_j, and √S at these frequencies, divided by the volume of the box."""
         frequencies = 0.5 * jnp.pi * self.indices / self.half_width[None]
         scale = jnp.sqrt(kernel.spectral_density(frequencies) / jnp.prod(self.half_width))
         return frequencies, scale
@@ -406,8 +407,8 @@ def total_degree_indices(dim: int, num: int) -> np.ndarray:
 class RandomFourier(Basis):
     """A_d(z) = σ_d J^{−½} [cos(ω_j·z/ℓ_d), sin(ω_j·z/ℓ_d)]_{j=1..J},  B = 0,  M = 2J.
 
-    ω_j is drawn once from the spectral law of the kernel with unit lengthscales, so A·Aᵀ is an
-    unbiased estimate of k, and exact on the diagonal.
+    ω_j is drawn once from the normalised spectral density of the kernel with unit lengthscales, so
+    that A·Aᵀ is an unbiased estimate of k, exact on the diagonal.
     """
 
     frequencies: Float[Array, "J Dz"]
@@ -438,10 +439,11 @@ class RandomFourier(Basis):
 
 
 class LinearFeatures(Basis):
-    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map's weights, Gaussian around the mean function.
+    """A_d(z) = σ_d ∘ [x; u; 1],  B = 0: a linear map with Gaussian weights, added to the mean
+    function.
 
-    With a mask, σ_d is zero for what does not enter, and for all of a dimension that nothing
-    enters.
+    With a mask, σ_d is zero for coordinates that do not enter, and for all coordinates of a
+    dimension that no input enters.
     """
 
     log_scale: Float[Array, "Dx Dz+1"]
@@ -458,7 +460,7 @@ class LinearFeatures(Basis):
         return self.log_scale.shape[1]
 
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return the features alone; the kernel has no part in them."""
+        """Return the features, which do not depend on the kernel."""
         scale = jnp.exp(self.log_scale)
         if self.mask is not None:
             scale = scale * jnp.asarray([(*row, any(row)) for row in self.mask])
@@ -482,11 +484,11 @@ class Stacked(Basis):
 
     @property
     def shared(self) -> bool:
-        """Whether the weights of the parts are, of all of them or of none."""
+        """Whether the weights of the parts are shared, which holds for all parts or none."""
         return self.parts[0].shared
 
     def factorise(self, kernel: Kernel) -> Factor:
-        """Return those of the parts."""
+        """Return the factors of the parts."""
         return tuple(part.factorise(kernel) for part in self.parts)
 
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
@@ -506,7 +508,9 @@ class Stacked(Basis):
         columns: Float[Array, "Dx N P"],
         counts: Float[Array, " N"],
     ) -> Sums:
-        """Return those of the first part, with the narrow other parts as columns beside it."""
+        """Return the sums of all parts; the gains of the narrow parts are columns E of the
+        first.
+        """
         first = self.parts[0]
         if len(self.parts) == 1:
             return first.sums(kernel, factor[0], z, columns, counts)
@@ -542,19 +546,19 @@ class Stacked(Basis):
         function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
         state_dim: int,
     ) -> Float[Array, "Dx M"]:
-        """Return those of the parts side by side, of which one at most has a residual."""
+        """Return the weights of the parts side by side; at most one part has a residual."""
         return jnp.concatenate(
             [part.correction(kernel, function, state_dim) for part in self.parts], -1
         )
 
 
 class Informed(Basis):
-    """The weights of another basis in coordinates in which their present law is N(0, I):
+    """Another basis in coordinates in which the current distribution of its weights is N(0, I):
 
         v_d = m_d + F_d w_d,  w_d ~ N(0, I):   A'_d(z) = A_d(z) F_d,  B' = B
 
-    The model's mean function has the rest, A_d(z) m_d (`means.Shifted`). It holds for the kernel
-    that (m, F) were found with.
+    The remaining term A_d(z) m_d is part of the mean function (`means.Shifted`). It is valid only
+    for the kernel with which (m, F) were computed.
     """
 
     basis: Basis
@@ -562,20 +566,20 @@ class Informed(Basis):
 
     @property
     def size(self) -> int:
-        """That of the other basis."""
+        """The size of the other basis."""
         return self.basis.size
 
     @property
     def shared(self) -> bool:
-        """As in the other basis."""
+        """Whether the weights of the other basis are shared."""
         return self.basis.shared
 
     def factorise(self, kernel: Kernel) -> Factor:
-        """Return that of the other basis."""
+        """Return the factor of the other basis."""
         return self.basis.factorise(kernel)
 
     def project(self, kernel: Kernel, factor: Factor, z: Float[Array, "N Dz"]) -> Projection:
-        """Return those of the other basis, with A times F."""
+        """Return A F and B for A and B of the other basis."""
         gain, residual = self.basis.project(kernel, factor, z)
         return Projection(jnp.matmul(gain, self.factor), residual)
 
@@ -591,7 +595,7 @@ class Informed(Basis):
 
 
 def parts_of(basis: Basis) -> list[Basis]:
-    """Return what a basis is made of, side by side, however it was stacked."""
+    """Return the parts of a basis as a flat list."""
     if not isinstance(basis, Stacked):
         return [basis]
     return [piece for part in basis.parts for piece in parts_of(part)]

@@ -1,9 +1,9 @@
 """Exact conditionals of the noises and of the linear-Gaussian emission given the states: the Gibbs
 steps.
 
-They are conjugate when the leaf's prior is `InverseGamma` (noise variances) or `Normal` (C and d),
-which are the defaults. C and d have separate priors, independent of R, so the emission is drawn
-in two steps: (C, d) given R, then R given (C, d). A prior tied to R would shrink C towards zero
+They are conjugate if the prior of the leaf is `InverseGamma` (noise variances) or `Normal` (C and
+d), which are the defaults. The priors of C and d are independent of R, so the emission is drawn in
+two steps: (C, d) given R, then R given (C, d). A prior tied to R would shrink C towards zero
 whenever the noise is small.
 """
 
@@ -32,8 +32,8 @@ def process_noise_given(
 ) -> InverseGamma:
     """Q_d | x, v ~ InverseGamma(a + T/2, b + ½ Σ_t (x_{t+1,d} − m_d − A_d·v_d)² + ½ Σ_t B_d(z_t)).
 
-    The squares are rᵀr − 2vᵀAᵀr + vᵀAᵀA v: by the same sums over time as those that the weights are
-    drawn from.
+    The sum of squares is rᵀr − 2vᵀAᵀr + vᵀAᵀA v, computed from the same sums over time as the
+    distribution of the weights.
     """
     prior = conjugate_prior(model, "log_process_std", InverseGamma)
     sums = transition_statistics(model, states, series)
@@ -61,7 +61,7 @@ def emission_given_noise(model: GPSSM, states: States, series: Data) -> Gaussian
 
 def noise_given_emission(model: GPSSM, states: States, series: Data) -> InverseGamma:
     """R_j | C, d, x, y ~ InverseGamma(a + n_j/2, b + ½ Σ_t (y_tj − C_j x_{t+1} − d_j)²) over the
-    n_j observed.
+    n_j observed rows.
     """
     likelihood, prior = _gaussian(model), conjugate_prior(model, "likelihood.log_std", InverseGamma)
     features, y, present = _regression(states, series)
@@ -73,7 +73,7 @@ def noise_given_emission(model: GPSSM, states: States, series: Data) -> InverseG
 
 
 def draw_noise(key: PRNGKeyArray, conditional: InverseGamma) -> Float[Array, " D"]:
-    """A draw of log σ with σ² ~ InverseGamma(shape, scale)."""
+    """Draw log σ with σ² ~ InverseGamma(shape, scale)."""
     gamma = random.gamma(key, conditional.shape.astype(conditional.scale.dtype))
     return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
 
@@ -81,14 +81,14 @@ def draw_noise(key: PRNGKeyArray, conditional: InverseGamma) -> Float[Array, " D
 def draw_noises(
     key: PRNGKeyArray, conditionals: dict[str, InverseGamma]
 ) -> dict[str, Float[Array, " D"]]:
-    """Independent draws of log σ, together: the loop of a gamma variate is long to compile."""
+    """Draw log σ for several conditionals in one call, as gamma variates are slow to compile."""
     shape, unravel = ravel_pytree({name: law.shape for name, law in conditionals.items()})
     scale, _ = ravel_pytree({name: law.scale for name, law in conditionals.items()})
     return unravel(draw_noise(key, InverseGamma(shape, scale)))
 
 
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights) -> Float[Array, "D M"]:
-    """A draw of mean + L⁻ᵀε a row, precision = LLᵀ."""
+    """Draw mean + L⁻ᵀε for each row, with precision = LLᵀ."""
     inverse = inverse_root(conditional.precision)
     noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
     return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
@@ -97,7 +97,7 @@ def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights) -> Float[Arra
 def _regression(
     states: States, series: Data
 ) -> tuple[Float[Array, "N Dx+1"], Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-    """[x; 1], y with zeros for missing entries, and where they were observed, over all series."""
+    """Return [x; 1], y with zeros for missing entries, and the mask of observed entries."""
     paths = [
         (path[1:], *observed(jnp.asarray(rows.y, path.dtype)))
         for path, rows in pairs(states, series)
@@ -110,7 +110,7 @@ def _regression(
 def _emission_prior(
     model: GPSSM, likelihood: Gaussian
 ) -> tuple[Float[Array, "Dy Dx+1"], Float[Array, "Dy Dx+1"]]:
-    """Mean and standard deviation of [C, d] under the model's priors."""
+    """Return the mean and standard deviation of [C, d] under the priors of the model."""
     C, d = (conjugate_prior(model, name, Normal) for name in ("likelihood.C", "likelihood.d"))
     wide, tall = likelihood.C.shape, (*likelihood.d.shape, 1)
 
@@ -124,14 +124,14 @@ def _emission_prior(
 def _gaussian(model: GPSSM) -> Gaussian:
     if not isinstance(model.likelihood, Gaussian):
         raise TypeError(
-            "Only the linear-Gaussian emission is conjugate, not "
+            "Only a linear-Gaussian emission can be drawn exactly, not "
             f"{type(model.likelihood).__name__}."
         )
     return model.likelihood
 
 
 def conjugate_prior(model: GPSSM, name: str, kind: type[P]) -> P:
-    """The prior of a leaf, for which it has an exact conditional."""
+    """Return the prior of a leaf if it is conjugate; otherwise raise an error."""
     prior = model.priors[name]
     if not isinstance(prior, kind):
         raise TypeError(

@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.model.wiring import Mask
 
-Spectrum = Any  # the arrays of ω, as the kernel has them
+Spectrum = Any  # the arrays of ω, whose structure depends on the kernel
 Left = Float[Array, "*D N Dz"]
 Right = Float[Array, "*D M Dz"]
 Matrix = Float[Array, "Dx N M"]
@@ -47,16 +47,16 @@ class Kernel(eqx.Module):
         """Return S_d(ω) = ∫ k_d(τ) exp(−i ω·τ) dτ, for stationary kernels with a closed form."""
         raise TypeError(
             f"{type(self).__name__} has no spectral density in closed form. The Hilbert basis "
-            "takes "
-            "squared-exponential and Matérn kernels and their sums; use inducing points otherwise."
+            "supports squared-exponential and Matérn kernels and their sums; use inducing points "
+            "for other kernels."
         )
 
     def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
-        """Draw from the spectral law of the kernel with unit lengthscales."""
+        """Draw from the normalised spectral density of the kernel with unit lengthscales."""
         raise TypeError(
-            f"{type(self).__name__} has no spectral sampler. Random Fourier features take "
-            "squared-exponential, Matérn and rational-quadratic kernels; use inducing points "
-            "otherwise."
+            f"{type(self).__name__} has no spectral sampler. Random Fourier features "
+            "support squared-exponential, Matérn and rational-quadratic kernels; use inducing "
+            "points for other kernels."
         )
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
@@ -69,7 +69,7 @@ class Kernel(eqx.Module):
 
     def _without_features(self) -> TypeError:
         return TypeError(
-            f"{type(self).__name__} has no random features: give it `spectrum` and `features`."
+            f"{type(self).__name__} has no random features: define `spectrum` and `features`."
         )
 
     def __add__(self, other: "Kernel") -> "Sum":
@@ -80,13 +80,13 @@ class Kernel(eqx.Module):
 
 
 class Pair(Kernel):
-    """Two kernels combined."""
+    """A combination of two kernels."""
 
     left: Kernel
     right: Kernel
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw those of both."""
+        """Draw the ω of both kernels."""
         left_key, right_key = jax.random.split(key)
         return self.left.spectrum(left_key, num, dim), self.right.spectrum(right_key, num, dim)
 
@@ -107,7 +107,7 @@ class Sum(Pair):
         return self.left.spectral_density(frequencies) + self.right.spectral_density(frequencies)
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return those of both side by side: g = g_left + g_right."""
+        """Return the features of both kernels side by side: g = g_left + g_right."""
         return jnp.concatenate(
             [self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1
         )
@@ -125,20 +125,22 @@ class Product(Pair):
         return self.left.diagonal(z) * self.right.diagonal(z)
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return ψ_left ψ_right, whose ω are independent; of sums, each term with each other."""
+        """Return ψ_left ψ_right with independent ω; for sums, the products of all pairs of
+        terms.
+        """
         left, right = (
             side.features(omega, z).reshape(
                 self.diagonal(z).shape[0], z.shape[-2], _num_terms(side), -1
             )
             for side, omega in zip((self.left, self.right), spectrum, strict=True)
         )
-        # F^{−½} is in both.
+        # Both factors contain F^{−½}.
         products = math.sqrt(left.shape[-1]) * left[:, :, :, None] * right[:, :, None]
         return products.reshape(*left.shape[:2], -1)
 
 
 def _num_terms(kernel: Kernel) -> int:
-    """Return how many sets of F features side by side a kernel has."""
+    """Return the number of terms of a kernel, each of which has F features."""
     if isinstance(kernel, Restricted):
         return _num_terms(kernel.inner)
     if not isinstance(kernel, Pair):
@@ -149,16 +151,16 @@ def _num_terms(kernel: Kernel) -> int:
 
 
 class Restricted(Kernel):
-    """A kernel of a part of the inputs: a subclass says of which."""
+    """A kernel on a subset of its inputs or dimensions, which subclasses define."""
 
     inner: Kernel
 
     @abc.abstractmethod
     def hide(self, z: Left) -> Left:
-        """Return what the inner kernel gets of the inputs."""
+        """Return the inputs that are passed to the inner kernel."""
 
     def silence(self, values: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
-        """Return what becomes of the values of the inner kernel."""
+        """Return the values of this kernel from those of the inner kernel."""
         return values
 
     def __call__(self, left: Left, right: Right) -> Matrix:
@@ -170,11 +172,11 @@ class Restricted(Kernel):
         return self.silence(self.inner.diagonal(self.hide(z)))
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the inner kernel's."""
+        """Draw the ω of the inner kernel."""
         return self.inner.spectrum(key, num, dim)
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the inner kernel's at those inputs."""
+        """Return the inner kernel's features at those inputs."""
         return self.silence(self.inner.features(spectrum, self.hide(z)))
 
 
@@ -188,27 +190,27 @@ class Active(Restricted):
         return z[..., self.dims]
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the inner kernel's, for as many coordinates as were chosen."""
+        """Draw the ω of the inner kernel, whose dimension is the number of chosen coordinates."""
         return self.inner.spectrum(key, num, len(self.dims))
 
 
 class Masked(Restricted):
-    """k_d(z, z') = inner_d(z ∘ W_d, z' ∘ W_d), zero where W_d is: f_d depends on some inputs only.
+    """k_d(z, z') = inner_d(z ∘ W_d, z' ∘ W_d), or zero if W_d = 0: f_d depends only on some inputs.
 
     Parameters
     ----------
     inner
-        The kernel of all inputs. One of your own must take rows for each state dimension,
-        (Dx, N, Dz), as those of this module do.
+        The kernel of all inputs. A custom kernel must accept rows for each state dimension, (Dx, N,
+        Dz), as the kernels of this module do.
     mask
-        W, a row for each state dimension: whether a coordinate of z enters.
+        W, with one row for each state dimension: whether a coordinate of z enters.
     """
 
     mask: Mask = eqx.field(static=True)
 
     @property
     def silent(self) -> tuple[bool, ...]:
-        """The dimensions that nothing enters, where the kernel is zero."""
+        """The dimensions that no input enters, where the kernel is zero."""
         return tuple(not any(row) for row in self.mask)
 
     def hide(self, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N Dz"]:
@@ -216,17 +218,18 @@ class Masked(Restricted):
         return z[None] * np.asarray(self.mask)[:, None, :]
 
     def silence(self, values: Float[Array, "Dx ..."]) -> Float[Array, "Dx ..."]:
-        """Return the values with zeros in the dimensions that nothing enters."""
+        """Return the values with zeros in the dimensions that no input enters."""
         sounds = ~np.asarray(self.silent)
         return values * sounds.reshape(-1, *(1,) * (values.ndim - 1))
 
     def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "J Dz"]:
-        """Draw from the inner kernel's spectral law."""
+        """Draw from the normalised spectral density of the inner kernel."""
         return self.inner.unit_frequencies(key, num, dim)
 
 
 class Leading(Restricted):
-    """k_d of the inner kernel for the first dimensions, zero for others, whose transition is known.
+    """The inner kernel for the first dimensions, and zero for the others, whose transition is
+    known.
 
     Unlike `Masked`, nothing is computed where the kernel is zero.
 
@@ -235,17 +238,17 @@ class Leading(Restricted):
     inner
         The kernel of the first dimensions.
     state_dim
-        Dx, the number of all dimensions.
+        Dx, the total number of dimensions.
     """
 
     state_dim: int = eqx.field(static=True)
 
     def hide(self, z: Left) -> Left:
-        """Return the inputs as they are."""
+        """Return the inputs unchanged."""
         return z
 
     def silence(self, values: Float[Array, "D ..."]) -> Float[Array, "Dx ..."]:
-        """Return values of the first dimensions, and zeros for the others."""
+        """Return the values of the first dimensions, with zeros for the others."""
         zeros = jnp.zeros((self.state_dim - values.shape[0], *values.shape[1:]), values.dtype)
         return jnp.concatenate([values, zeros])
 
@@ -253,9 +256,9 @@ class Leading(Restricted):
 class Coregionalised(Kernel):
     """k_d(z, z') = Σ_r W_dr² k_r(z, z'), for f_d = Σ_r W_dr g_r with independent g_r ~ GP(0, k_r).
 
-    Where all dimensions share the g (the linear model of coregionalisation), Cov(f_d(z), f_e(z'))
-    is Σ_r W_dr W_er k_r(z, z'). With R = 1 and a separate g for each dimension, it is one kernel
-    for all dimensions but for their scales. Which of the two is for the basis to say
+    If all dimensions share the g (the linear model of coregionalisation), Cov(f_d(z), f_e(z')) is
+    Σ_r W_dr W_er k_r(z, z'). With R = 1 and a separate g for each dimension, all dimensions have
+    the same kernel up to scale. The basis determines which of the two applies
     (`bases.CoregionalisedPoints`).
 
     Parameters
@@ -277,7 +280,7 @@ class Coregionalised(Kernel):
 
     @property
     def W(self) -> Float[Array, "Dx R"]:
-        """W."""
+        """Return W."""
         mixing = jnp.exp(self.mixing) if self.positive else self.mixing
         if self.silent is None:
             return mixing
@@ -301,9 +304,9 @@ class Feature(Kernel):
     inner
         The kernel k of one dimension, over φ.
     feature
-        φ, a function of one state (Dx,) and one input (Du,) that gives a number, or a vector (P,).
+        φ, a function of one state (Dx,) and one input (Du,) that returns a number or a vector (P,).
     factor
-        g, a function of the same that gives a number; None for one.
+        g, a function of the same arguments that returns a number; None for g = 1.
     into
         The state whose transition the function enters.
     state_scale, inputs
@@ -319,7 +322,7 @@ class Feature(Kernel):
     inputs: tuple[tuple[float, float], ...] = eqx.field(static=True, default=())
 
     def parts(self, z: Float[Array, "N Dz"]) -> tuple[Float[Array, "N P"], Float[Array, " N"]]:
-        """Return φ and g at every row."""
+        """Return φ and g for each row."""
         state_dim = len(self.state_scale)
         x, u = in_units(z[:, :state_dim], z[:, state_dim:], self.state_scale, self.inputs)
         features = jax.vmap(self.feature)(x, u).reshape(z.shape[0], -1)
@@ -328,13 +331,13 @@ class Feature(Kernel):
         return features, jax.vmap(self.factor)(x, u).reshape(-1)
 
     def spread(self, values: Float[Array, "1 ..."]) -> Float[Array, "Dx ..."]:
-        """Return the values of one dimension in their place among all, with zeros elsewhere."""
+        """Return the values in dimension `into`, with zeros in the other dimensions."""
         zeros = jnp.zeros_like(values)
         rows = [values if row == self.into else zeros for row in range(len(self.state_scale))]
         return jnp.concatenate(rows)
 
     def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return the inner kernel's matrix on the features, times both factors."""
+        """Return the inner kernel's matrix at the features, multiplied by both factors."""
         left_features, left_factors = self.parts(left)
         right_features, right_factors = self.parts(right)
         matrix = self.inner(left_features, right_features)
@@ -352,7 +355,7 @@ def in_units(
     state_scale: tuple[float, ...],
     inputs: tuple[tuple[float, float], ...],
 ) -> tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]:
-    """Return states and inputs as the user has them, from those of the model.
+    """Return states and inputs in the user's units, from those of the model.
 
     Parameters
     ----------
@@ -361,7 +364,7 @@ def in_units(
     state_scale
         The scale of each state.
     inputs
-        Mean and standard deviation of each input; empty where they are not scaled.
+        Mean and standard deviation of each input; empty if they are not scaled.
     """
     states = x * jnp.asarray(state_scale, x.dtype)[None]
     if not inputs:
@@ -371,7 +374,7 @@ def in_units(
 
 
 class ScaledKernel(Kernel):
-    """A kernel with a variance for each dimension, and a lengthscale for each coordinate."""
+    """A kernel with a variance for each dimension and a lengthscale for each coordinate."""
 
     log_variance: Float[Array, " Dx"]
     log_lengthscale: Float[Array, "Dx Dz"]
@@ -380,16 +383,16 @@ class ScaledKernel(Kernel):
     def build(
         cls, state_dim: int, dim: int, variance: ArrayLike = 1.0, lengthscale: ArrayLike = 1.0
     ) -> Self:
-        """Build the kernel; extra fields keep their defaults.
+        """Build the kernel; other fields keep their defaults.
 
         Parameters
         ----------
         state_dim, dim
             Dx and Dz.
         variance
-            One for all state dimensions, or one for each.
+            One value for all state dimensions, or one for each.
         lengthscale
-            One for all.
+            One value for all coordinates.
         """
         log_variance = np.log(np.asarray(variance, float))
         return cls(
@@ -413,10 +416,10 @@ class Stationary(ScaledKernel):
 
     @abc.abstractmethod
     def correlation(self, squared_distance: Matrix) -> Matrix:
-        """Return ρ(r²), with ρ(0) = 1; its gradient must be finite at zero distance."""
+        """Return ρ(r²) with ρ(0) = 1; the gradient must be finite at zero distance."""
 
     def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return σ²_d ρ(r²), with r² from dot products: faster than broadcast differences."""
+        """Return σ²_d ρ(r²), with r² from dot products, which is faster than broadcasting."""
         a = self.scaled(left)
         b = self.scaled(right)
         # r² = |a|² + |b|² − 2 a·b
@@ -426,11 +429,11 @@ class Stationary(ScaledKernel):
         return self.variance[:, None, None] * self.correlation(_not_below_zero(squared))
 
     def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
-        """Return σ²_d, whatever z."""
+        """Return σ²_d, which does not depend on z."""
         return jnp.broadcast_to(self.variance[:, None], (self.variance.shape[0], z.shape[-2]))
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw frequencies from the spectral law, and phases."""
+        """Draw frequencies from the normalised spectral density, and phases."""
         frequency_key, phase_key = jax.random.split(key)
         phases = jax.random.uniform(phase_key, (num,), self.log_variance.dtype, maxval=2 * jnp.pi)
         return self.unit_frequencies(frequency_key, num, dim), phases
@@ -444,7 +447,7 @@ class Stationary(ScaledKernel):
 
 @jax.custom_jvp
 def _not_below_zero(squared: Matrix) -> Matrix:
-    """Return max(r², 0) with the slope of r² everywhere: it is negative by rounding alone."""
+    """Return max(r², 0) with the derivative of r² everywhere, as r² < 0 only by rounding."""
     return jnp.maximum(squared, 0.0)
 
 
@@ -472,7 +475,9 @@ class SquaredExponential(Stationary):
 
 
 class Matern(Stationary):
-    """A kernel of order ν, whose spectral law is a Student t with 2ν degrees of freedom."""
+    """A Matérn kernel of order ν, whose spectral density is a Student t with 2ν degrees of
+    freedom.
+    """
 
     smoothness: ClassVar[float]  # ν
 
@@ -536,7 +541,7 @@ class Matern52(Matern):
 
 
 def _distance(squared: Matrix) -> Matrix:
-    """Return √r² with a zero gradient at r = 0, where the root's own is infinite."""
+    """Return √r² with a zero gradient at r = 0, where that of the root is infinite."""
     positive = squared > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)
 
@@ -561,11 +566,10 @@ class RationalQuadratic(Stationary):
 
 
 class Periodic(Stationary):
-    """k(z, z') = σ² exp(−2 Σ_i sin²(π (z_i − z'_i) / p) / ℓ_i²): functions that repeat with period
-    p.
+    """k(z, z') = σ² exp(−2 Σ_i sin²(π (z_i − z'_i) / p) / ℓ_i²): functions of period p.
 
-    Every coordinate on a circle, w = [cos(2πz/p), sin(2πz/p)] / ℓ, makes it a squared exponential
-    in w.
+    It is a squared exponential in w = [cos(2πz/p), sin(2πz/p)] / ℓ, which places every coordinate
+    on a circle.
     """
 
     log_period: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
@@ -575,14 +579,14 @@ class Periodic(Stationary):
         return jnp.exp(-0.5 * squared_distance)
 
     def scaled(self, z: Left) -> Float[Array, "Dx N 2*Dz"]:
-        """Return every coordinate on its circle of radius 1/ℓ."""
+        """Return every coordinate as a point on a circle of radius 1/ℓ."""
         angle = 2 * jnp.pi * z * jnp.exp(-self.log_period)
         angle = angle[None] if z.ndim == 2 else angle
         inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
         return jnp.concatenate([jnp.cos(angle) * inverse, jnp.sin(angle) * inverse], -1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw those of the squared exponential on the circles."""
+        """Draw the ω of the squared exponential on the circles."""
         frequency_key, phase_key = jax.random.split(key)
         dtype = self.log_variance.dtype
         phases = jax.random.uniform(phase_key, (num,), dtype, maxval=2 * jnp.pi)
@@ -617,7 +621,7 @@ class DotProduct(ScaledKernel):
         return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw ω ~ N(0, I), one for each factor of the features, with an entry for the 1 in s."""
+        """Draw ω ~ N(0, I) for each factor of the features, with an entry for the 1 in s."""
         return jax.random.normal(key, (self.num_factors, num, dim + 1), self.log_variance.dtype)
 
     def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
@@ -667,9 +671,9 @@ class Polynomial(DotProduct):
 class NeuralNetwork(DotProduct):
     """k(z, z') = σ² (2/π) asin( 2 s(z,z') / √((1 + 2 s(z,z)) (1 + 2 s(z',z'))) ).
 
-    Here s(z,z') = 1 + Σ_i z_i z'_i / ℓ_i². A network with infinitely many error-function units
-    (Williams 1998): varies near the origin, saturates far away, so forecasts that leave the data
-    flatten out instead of returning to the mean.
+    Here s(z,z') = 1 + Σ_i z_i z'_i / ℓ_i². It is the limit of a network with infinitely many
+    error-function units (Williams 1998): its functions vary near the origin and saturate far from
+    it, so that forecasts that leave the data flatten out instead of returning to the mean.
     """
 
     def shape(
@@ -677,12 +681,12 @@ class NeuralNetwork(DotProduct):
     ) -> Matrix:
         """Return h = (2/π) asin(2 s / √((1 + 2 s_left)(1 + 2 s_right)))."""
         sine = 2 * cross / jnp.sqrt((1 + 2 * left) * (1 + 2 * right))
-        # Far from the origin the sine rounds to one, where the slope of asin is infinite.
+        # Far from the origin the argument rounds to one, where the derivative of asin is infinite.
         limit = 1 - jnp.finfo(sine.dtype).eps
         return (2 / jnp.pi) * jnp.arcsin(jnp.clip(sine, -limit, limit))
 
     def activation(self, dots: Float[Array, "P Dx N F"]) -> Float[Array, "P Dx N F"]:
-        """Return a = erf: the network's own units."""
+        """Return a = erf, the units of the network."""
         return jax.scipy.special.erf(dots)
 
 
@@ -711,11 +715,11 @@ def make_kernel(
     Parameters
     ----------
     spec
-        The name, in which `*` binds before `+`; a kernel passes through.
+        The name, in which `*` binds before `+`; a kernel is returned unchanged.
     state_dim, dim
         Dx and Dz.
     variance, lengthscale
-        Those that every part starts from.
+        Initial values for every part.
     """
     if isinstance(spec, Kernel):
         return spec

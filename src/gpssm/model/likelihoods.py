@@ -1,9 +1,9 @@
-"""Likelihoods p(y | x): how a state shows itself in the outputs.
+"""Likelihoods p(y | x): the distribution of the outputs given the state.
 
-Outputs are independent given the state, so a likelihood gives one log density for each entry.
+Outputs are independent given the state, so a likelihood returns one log density for each entry.
 Missing entries (NaN) are masked in `Likelihood.log_prob` and `observed`, and nowhere else in the
-library. A likelihood is one class, and one line of `LIKELIHOODS` if it can be built from what a
-linear fit knows: C, d and noise standard deviations.
+library. A likelihood is one class, and one line of `LIKELIHOODS` if it can be built from the
+results of a linear fit: C, d and noise standard deviations.
 """
 
 import abc
@@ -21,13 +21,13 @@ from gpssm.core.linalg import log_normal
 
 Scaling = Literal["standard", "scale", "none"]
 
-KNOTS, REACH = 11, 3.0  # of a curve: how many, from −REACH to REACH
+KNOTS, REACH = 11, 3.0  # a curve has KNOTS knots from −REACH to REACH
 
 
 def observed(y: Float[Array, "N Dy"]) -> tuple[Float[Array, "N Dy"], Bool[Array, "N Dy"]]:
-    """Outputs with the missing entries set to zero, and where they were there.
+    """Return the outputs with missing entries set to zero, and the mask of observed entries.
 
-    NaN must be replaced before any arithmetic, or gradients are NaN.
+    NaN must be replaced before any arithmetic; otherwise gradients are NaN.
     """
     present = jnp.isfinite(y)
     return jnp.where(present, y, 0.0), present
@@ -36,33 +36,33 @@ def observed(y: Float[Array, "N Dy"]) -> tuple[Float[Array, "N Dy"], Bool[Array,
 class Likelihood(eqx.Module):
     """p(y | x) = Π_j p_j(y_j | x)."""
 
-    # How outputs may be scaled before it: shifted and scaled, only scaled, or left as they are.
+    # How outputs may be transformed beforehand: shifted and scaled, only scaled, or not at all.
     scaling: ClassVar[Scaling] = "standard"
 
     @abc.abstractmethod
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """log p_j(y_nj | x_n) for outputs that are all there."""
+        """Return log p_j(y_nj | x_n) for outputs without missing entries."""
 
     @abc.abstractmethod
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """Mean and variance of y given x."""
+        """Return the mean and variance of y given x."""
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
         """Draw y given x."""
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """Outputs on a scale where a linear-Gaussian start makes sense; NaN stays NaN."""
+        """Return outputs on a scale that suits a linear-Gaussian start; NaN stays NaN."""
         return y
 
     def log_prob(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, " N"]:
-        """Σ_j log p_j(y_nj | x_n) over the entries that were observed."""
+        """Return Σ_j log p_j(y_nj | x_n) over the observed entries."""
         value, present = observed(y)
         return jnp.sum(jnp.where(present, self.log_density(x, value), 0.0), -1)
 
 
 class LinearPredictor(eqx.Module):
-    """Base of likelihoods that see the state through η = C x + d."""
+    """Base class of likelihoods that depend on the state through η = C x + d."""
 
     C: Float[Array, "Dy Dx"]
     d: Float[Array, " Dy"]
@@ -82,9 +82,9 @@ class LinearPredictor(eqx.Module):
         C, d
             The output map.
         std
-            Noise standard deviations, of which a likelihood without noise makes nothing.
+            Noise standard deviations, which likelihoods without noise ignore.
         **parts
-            Further fields.
+            Other fields.
         """
         return cls(C=C, d=d, **parts)
 
@@ -94,31 +94,31 @@ class LinearPredictor(eqx.Module):
 
 
 class GaussianNoise(Likelihood):
-    """y ~ N(g(x), R) with R = diag(exp(2 log_std)); the emission g is what members define."""
+    """y ~ N(g(x), R) with R = diag(exp(2 log_std)); subclasses define the emission g."""
 
     log_std: Float[Array, " Dy"]
 
     @abc.abstractmethod
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """g(x)."""
+        """Return g(x)."""
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """log N(y; g(x), R)."""
+        """Return log N(y; g(x), R)."""
         return log_normal(y, self.emission(x), jnp.exp(2 * self.log_std)[None])
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """g(x) and R."""
+        """Return g(x) and R."""
         mean = self.emission(x)
         return mean, jnp.broadcast_to(jnp.exp(2 * self.log_std)[None], mean.shape)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """g(x) + R^½ ε."""
+        """Return g(x) + R^½ ε."""
         mean = self.emission(x)
         return mean + jnp.exp(self.log_std)[None] * jax.random.normal(key, mean.shape, mean.dtype)
 
 
 class PredictorNoise(LinearPredictor, GaussianNoise):
-    """y ~ N(h(C x + d), R); a member defines the curve h, which is the identity by default."""
+    """y ~ N(h(C x + d), R); subclasses may define the curve h, which is the identity by default."""
 
     @classmethod
     def build(
@@ -132,7 +132,7 @@ class PredictorNoise(LinearPredictor, GaussianNoise):
         return super().build(C, d, std, log_std=jnp.log(std), **parts)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """C x + d."""
+        """Return C x + d."""
         return self.predictor(x)
 
 
@@ -148,9 +148,9 @@ class Link(eqx.Module):
     forward
         g.
     inverse
-        A value of η that y could have come from.
+        A value of η with g(η) = y.
     one_to_one
-        Whether it is the only one.
+        Whether there is only one such η.
     """
 
     forward: Callable[[Array], Array] = eqx.field(static=True)
@@ -174,21 +174,21 @@ LINKS: dict[str, Link] = {
 
 
 class LinkedGaussian(PredictorNoise):
-    """y ~ N(g(C x + d), R), g from `LINKS` or the user's own `Link`. Outputs are only scaled."""
+    """y ~ N(g(C x + d), R), g from `LINKS` or a custom `Link`. Outputs are only scaled."""
 
     scaling: ClassVar[Scaling] = "scale"
     link: Link
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """g(C x + d)."""
+        """Return g(C x + d)."""
         return self.link.forward(self.predictor(x))
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """g⁻¹(y), on the branch that the link names."""
+        """Return g⁻¹(y), on the branch that the link defines."""
         return self.link.inverse(y)
 
 
-# Of a Gaussian process at the output, which is scaled: how far h may stray from η.
+# Settings of the Gaussian process of a scaled output: how far h may deviate from η.
 LENGTH = 1.0
 AMPLITUDE = 0.7
 
@@ -196,9 +196,10 @@ AMPLITUDE = 0.7
 class Wiener(PredictorNoise):
     """y ~ N(h(C x + d), R) with h(η) = η + A(η) w, w ~ N(0, I).
 
-    One Gaussian process around the identity per output: A(η) = a k(η, Z) L⁻ᵀ at knots Z from −3 to
-    3, L Lᵀ = k(Z, Z), a squared exponential: beyond them h is η again. The w are leaves of the
-    model, `likelihood.weights`, optimised or sampled with the rest.
+    Each output has one Gaussian process around the identity: A(η) = a k(η, Z) L⁻ᵀ with knots Z from
+    −3 to 3, L Lᵀ = k(Z, Z) and a squared-exponential kernel, so that h(η) returns to η beyond the
+    knots. The w are leaves of the model, `likelihood.weights`, which are optimised or sampled like
+    the others.
     """
 
     num_weights: ClassVar[int] = KNOTS
@@ -220,7 +221,7 @@ class Wiener(PredictorNoise):
     def curve(
         predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
     ) -> Float[Array, "N Dy"]:
-        """Return h of each output."""
+        """Return h for each output."""
         knots = np.linspace(-REACH, REACH, KNOTS)
         gram = np.exp(-0.5 * ((knots[:, None] - knots[None]) / LENGTH) ** 2)
         whitener = np.linalg.inv(np.linalg.cholesky(gram + 1e-6 * np.eye(KNOTS))).T
@@ -230,20 +231,21 @@ class Wiener(PredictorNoise):
         return predictor + AMPLITUDE * jnp.einsum("njk,kj->nj", cross, coefficients)
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """h(C x + d)."""
+        """Return h(C x + d)."""
         return self.curve(self.predictor(x), self.weights)
 
 
 def rising(values: Float[Array, "N D"], weights: Float[Array, "D K"]) -> Float[Array, "N D"]:
-    """Return g_d(values_nd), for curves that rise everywhere, with K = KNOTS − 1 slopes each.
+    """Return g_d(values_nd) for strictly increasing curves with K = KNOTS − 1 slopes each.
 
     The slope of a curve is exp(w_k) between the knots c_k and c_{k+1}, smoothly:
 
         g(η) = c₁ + exp(w₀) (η − c₁) + Σ_{k≥1} (exp(w_k) − exp(w_{k−1})) s(η − c_k),
         s(t) = δ softplus(t / δ)
 
-    The first and the last slope go on for ever, and g(η) = η where all w are zero. Variables are of
-    unit scale. It serves as a static curve of an output (Wiener) or of an input (Hammerstein).
+    The first and the last slope continue beyond the knots, and g(η) = η if all w are zero.
+    Variables are of unit scale. The curve serves as a static nonlinearity of an output (Wiener) or
+    of an input (Hammerstein).
     """
     knots = jnp.asarray(np.linspace(-REACH, REACH, KNOTS), values.dtype)
     width = 0.3 * 2 * REACH / (KNOTS - 1)
@@ -265,22 +267,22 @@ class MonotoneWiener(Wiener):
     def curve(
         predictor: Float[Array, "N Dy"], weights: Float[Array, "Dy K"]
     ) -> Float[Array, "N Dy"]:
-        """Return h of each output."""
+        """Return h for each output."""
         return rising(predictor, weights)
 
 
 class FunctionGaussian(GaussianNoise):
-    """y ~ N(function(x), R), with a function of one state (Dx,) that gives one output row (Dy,).
+    """y ~ N(function(x), R), with a function of one state (Dx,) that returns one output row (Dy,).
 
     Outputs are in the data's units. The function may be an `equinox.Module`: its arrays are then
-    leaves of the model: fix, optimise or sample.
+    leaves of the model, which can be fixed, optimised or sampled.
     """
 
     scaling: ClassVar[Scaling] = "none"
     function: Callable[[Float[Array, " Dx"]], Float[Array, " Dy"]]
 
     def emission(self, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """The function at every row."""
+        """Return the function of each row."""
         return jax.vmap(self.function)(x)
 
 
@@ -302,11 +304,9 @@ class StudentT(LinearPredictor, Likelihood):
         degrees_of_freedom: float = 4.0,
         **parts: Any,
     ) -> Self:
-        """Build it from an output map, noise scales and degrees of freedom (above two)."""
+        """Build it from an output map, noise scales and degrees of freedom above two."""
         if degrees_of_freedom <= 2:
-            raise ValueError(
-                f"The variance needs degrees of freedom above 2, got {degrees_of_freedom}."
-            )
+            raise ValueError(f"degrees_of_freedom must exceed 2, got {degrees_of_freedom}.")
         excess = jnp.full_like(d, degrees_of_freedom - 2)
         return super().build(C, d, std, log_std=jnp.log(std), log_excess=jnp.log(excess), **parts)
 
@@ -316,21 +316,21 @@ class StudentT(LinearPredictor, Likelihood):
         return 2 + jnp.exp(self.log_excess)
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """log t_ν((y − C x − d) / s) − log s."""
+        """Return log t_ν((y − C x − d) / s) − log s."""
         standard = (y - self.predictor(x)) * jnp.exp(-self.log_std)[None]
         return (
             jax.scipy.stats.t.logpdf(standard, self.degrees_of_freedom[None]) - self.log_std[None]
         )
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """C x + d and s² ν / (ν − 2)."""
+        """Return C x + d and s² ν / (ν − 2)."""
         mean = self.predictor(x)
         nu = self.degrees_of_freedom
         variance = jnp.exp(2 * self.log_std) * nu / (nu - 2)
         return mean, jnp.broadcast_to(variance[None], mean.shape)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """C x + d + s·t."""
+        """Return C x + d + s·t."""
         mean = self.predictor(x)
         noise = jax.random.t(key, self.degrees_of_freedom[None], mean.shape, mean.dtype)
         return mean + jnp.exp(self.log_std)[None] * noise
@@ -342,21 +342,21 @@ class Poisson(LinearPredictor, Likelihood):
     scaling: ClassVar[Scaling] = "none"
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """y η − exp(η) − log y!."""
+        """Return y η − exp(η) − log y!."""
         predictor = self.predictor(x)
         return y * predictor - jnp.exp(predictor) - jax.scipy.special.gammaln(y + 1)
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """The rate, twice."""
+        """Return the rate, which is both mean and variance."""
         rate = jnp.exp(self.predictor(x))
         return rate, rate
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """Counts at the rate, as floats."""
+        """Draw counts, as floats."""
         rate = jnp.exp(self.predictor(x))
-        large = 1e9  # such a count is its rate to four digits, and integers end
+        large = 1e9  # such a count equals its rate to four digits, and would overflow
         count = jax.random.poisson(key, jnp.minimum(rate, large)).astype(rate.dtype)
-        # A diverged state stays visible.
+        # Keep a diverged state visible.
         return jnp.where(rate < large, count, rate)
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
@@ -370,32 +370,32 @@ class Bernoulli(LinearPredictor, Likelihood):
     scaling: ClassVar[Scaling] = "none"
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """y log π + (1 − y) log(1 − π),  π = sigmoid(η)."""
+        """Return y log π + (1 − y) log(1 − π),  π = sigmoid(η)."""
         predictor = self.predictor(x)
         return y * predictor - jax.nn.softplus(predictor)
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """π and π (1 − π)."""
+        """Return π and π (1 − π)."""
         chance = jax.nn.sigmoid(self.predictor(x))
         return chance, chance * (1 - chance)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """Zeros and ones, as floats."""
+        """Draw zeros and ones, as floats."""
         chance = jax.nn.sigmoid(self.predictor(x))
         return jax.random.bernoulli(key, chance).astype(chance.dtype)
 
     def pseudo_outputs(self, y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """The logit of y shrunk to [0.1, 0.9]."""
+        """Return the logit of y shrunk to [0.1, 0.9]."""
         return jax.scipy.special.logit(0.1 + 0.8 * y)
 
 
 class Custom(Likelihood):
     """log p(y | x) = function(x, y), one value per output (Dy,).
 
-    Inference needs `function` alone, forecasts the others as well. Any of the three may be an
-    `equinox.Module` with arrays to learn. Outputs are left in the units of the data. A missing
-    entry reaches `function` as zero: what it gives there is not used, but it and its gradient must
-    be finite.
+    Inference needs only `function`; forecasts need the other two as well. Any of the three may be
+    an `equinox.Module` with arrays to learn. Outputs remain in the units of the data. A missing
+    entry is passed to `function` as zero: the result is not used, but it and its gradient must be
+    finite.
 
     Parameters
     ----------
@@ -415,11 +415,11 @@ class Custom(Likelihood):
     sampler: Callable[[PRNGKeyArray, Float[Array, " Dx"]], Float[Array, " Dy"]] | None = None
 
     def log_density(self, x: Float[Array, "N Dx"], y: Float[Array, "N Dy"]) -> Float[Array, "N Dy"]:
-        """The function at every row."""
+        """Return the function of each row."""
         return jax.vmap(self.function)(x, y)
 
     def moments(self, x: Float[Array, "N Dx"]) -> tuple[Float[Array, "N Dy"], Float[Array, "N Dy"]]:
-        """The user's mean and variance at every row."""
+        """Return the user's mean and variance for each row."""
         if self.emission is None:
             raise TypeError(
                 "Predicted moments need Custom(function, emission=...): x → (mean, variance)."
@@ -427,13 +427,13 @@ class Custom(Likelihood):
         return jax.vmap(self.emission)(x)
 
     def sample(self, key: PRNGKeyArray, x: Float[Array, "N Dx"]) -> Float[Array, "N Dy"]:
-        """The user's draw at every row."""
+        """Return the user's draw for each row."""
         if self.sampler is None:
             raise TypeError("Simulating outputs needs Custom(function, sampler=...): (key, x) → y.")
         return jax.vmap(self.sampler)(jax.random.split(key, x.shape[0]), x)
 
 
-# Each is built from an output map, an offset and noise standard deviations, as of a linear fit.
+# Each can be built from the output map, offset and noise standard deviations of a linear fit.
 LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     "gaussian": Gaussian.build,
     "student-t": StudentT.build,
@@ -451,7 +451,7 @@ def make_likelihood(
     d: Float[Array, " Dy"],
     std: Float[Array, " Dy"],
 ) -> Likelihood:
-    """Return a likelihood from its registry name; likelihoods pass through.
+    """Return a likelihood from its registry name; a likelihood is returned unchanged.
 
     Parameters
     ----------

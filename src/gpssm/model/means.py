@@ -1,8 +1,8 @@
 """Mean functions m(x, u) of the transition, the prior mean of the dynamics.
 
-They range from no knowledge (`Identity`, `Zero`) over a linear fit (`LinearMap`) to known physics
-(`Function`); the Gaussian process models the remainder. `LSTM` is a recurrent network in
-state-space form, used without a process.
+They range from no knowledge (`Identity`, `Zero`) and a linear fit (`LinearMap`) to known physics
+(`Function`); the Gaussian process models the difference. `LSTM` is a recurrent network in
+state-space form, used without a Gaussian process.
 """
 
 import abc
@@ -29,18 +29,18 @@ class Mean(eqx.Module):
 
 
 class Identity(Mean):
-    """m(x, u) = x: without evidence the state does not change."""
+    """m(x, u) = x: without data the state does not change."""
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """x."""
+        """Return x."""
         return x
 
 
 class Zero(Mean):
-    """m(x, u) = 0: without evidence the state returns to the origin."""
+    """m(x, u) = 0: without data the state returns to the origin."""
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """0."""
+        """Return 0."""
         return jnp.zeros_like(x)
 
 
@@ -56,7 +56,7 @@ class LinearMap(Mean):
     offset: Float[Array, " Dx"]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """A x + B u + b."""
+        """Return A x + B u + b."""
         return (
             jnp.matmul(x, self.transition.T) + jnp.matmul(u, self.input_map.T) + self.offset[None]
         )
@@ -86,13 +86,12 @@ class Function(Mean):
     function: Callable[[Float[Array, " Dx"], Float[Array, " Du"]], Float[Array, " Dx"]]
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """The function at every row."""
+        """Return the function of each row."""
         return jax.vmap(self.function)(x, u)
 
 
 class Shifted(Mean):
-    """m(x, u) + A(z) m_v: a mean function, and what weights of mean m_v add to it under a kernel
-    that stays.
+    """m(x, u) + A(z) m_v: a mean function shifted by weights of mean m_v, for a fixed kernel.
 
     With `bases.Informed`, it turns the current distribution of the weights into a prior of the
     usual form.
@@ -116,7 +115,7 @@ class Shifted(Mean):
     factor: Factor
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """m(x, u) + A(z) m_v."""
+        """Return m(x, u) + A(z) m_v."""
         z = jnp.concatenate([x, u], -1)
         gain = self.basis.project(self.kernel, self.factor, z).gain
         return self.mean(x, u) + jnp.matmul(gain, self.weights[:, :, None])[:, :, 0].T
@@ -136,7 +135,7 @@ class PhysicsMean(Mean):
     inputs: tuple[tuple[float, float], ...] = eqx.field(static=True, default=())
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """The step of every row."""
+        """Return the step of each row."""
         states, inputs = in_units(x, u, self.state_scale, self.inputs)
         following = jax.vmap(self.step, (0, 0, None))(states, inputs, self.parameters)
         return following / jnp.asarray(self.state_scale, x.dtype)[None]
@@ -145,7 +144,7 @@ class PhysicsMean(Mean):
 class Wired(Mean):
     """m_d(x, u) = inner_d([x; u] ∘ W_d), where W_d masks the arguments of transition d.
 
-    For known rows, it is E_d·[x; u; 1], with E the rows of `exact`.
+    For rows that are known exactly, it is E_d·[x; u; 1], with E the rows of `exact`.
     """
 
     inner: Mean
@@ -164,8 +163,8 @@ class Wired(Mean):
 
 
 class LSTM(Mean):
-    """The state is x = [y; h; c]: the latest output, the cell's H units and its memory (Hochreiter
-    & Schmidhuber 1997).
+    """An LSTM with state x = [y; h; c]: the last output, the H units of the cell and its memory
+    (Hochreiter & Schmidhuber 1997).
 
         [i; f; g; o] = W [y; u] + V h + b
         c' = σ(f) ∘ c + σ(i) ∘ tanh(g),   h' = σ(o) ∘ tanh(c'),   y' = C h' + d
@@ -186,7 +185,7 @@ class LSTM(Mean):
         return width + 2 * units
 
     def __call__(self, x: Float[Array, "N Dx"], u: Float[Array, "N Du"]) -> Float[Array, "N Dx"]:
-        """[y'; h'; c']."""
+        """Return [y'; h'; c']."""
         width, units = self.readout.shape
         y, hidden, memory = jnp.split(x, [width, width + units], -1)
         inputs = jnp.concatenate([y, u], -1)

@@ -48,7 +48,7 @@ Function = Callable[[Float[Array, "N Dx"], Float[Array, "N Du"]], Float[Array, "
 
 
 class Simulation(NamedTuple):
-    """A series drawn from the model, with the latents that made it."""
+    """A series drawn from the model, with the latent variables that generated it."""
 
     weights: Float[Array, "Dx M"]
     states: Float[Array, "T+1 Dx"]
@@ -56,9 +56,9 @@ class Simulation(NamedTuple):
 
 
 class GPSSM(eqx.Module):
-    """A model: immutable parts, and a prior and a role for each leaf.
+    """An immutable model: its parts, with a prior and a role for each leaf.
 
-    Leaves go by dotted names such as `kernel.log_lengthscale`, `basis.locations`, `likelihood.C`,
+    Leaves have dotted names such as `kernel.log_lengthscale`, `basis.locations`, `likelihood.C`,
     `log_process_std`; priors and roles are set by name or by pattern (`kernel.*`). Build one with
     `GPSSM.create`, or from data with `gpssm.build_model`.
 
@@ -71,9 +71,9 @@ class GPSSM(eqx.Module):
     priors
         The prior of each leaf by name.
     roles
-        What is done with each leaf.
+        The role of each leaf: whether it is fixed, optimised or sampled.
     factor
-        What `prepared` has computed; None otherwise.
+        The factorisation computed by `prepared`; None otherwise.
     """
 
     kernel: Kernel
@@ -103,13 +103,13 @@ class GPSSM(eqx.Module):
         process_std
             √Q_d.
         """
-        # Without JAX's weak types, which an update would change, to compile everything again.
+        # Remove JAX's weak types: an update would change them and trigger a recompilation.
         model = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, leaf.dtype) if eqx.is_inexact_array(leaf) else leaf,
             cls(kernel, basis, mean, likelihood, jnp.log(process_std), {}, ()),
         )
         priors = {name: default_prior(name) for name in model.leaves()}
-        # Leaves that define a prior or a feature map rather than something to learn.
+        # These leaves define a prior or a feature map and are not learned.
         patterns = [
             *("basis.*center", "basis.*half_width", "basis.*frequencies", "basis.*log_scale"),
             *("mean.transition", "mean.input_map", "mean.offset", "mean.exact"),
@@ -128,7 +128,7 @@ class GPSSM(eqx.Module):
 
     @property
     def weights_shape(self) -> tuple[int, int]:
-        """(Dx, M), or (1, M) where all dimensions share their weights."""
+        """(Dx, M), or (1, M) if all dimensions share their weights."""
         return (1 if self.basis.shared else self.state_dim), self.basis.size
 
     @property
@@ -137,7 +137,7 @@ class GPSSM(eqx.Module):
         return jnp.exp(2 * self.log_process_std)
 
     def transition(self) -> Transition:
-        """Return the function (x, u) → (m, A, B), with what does not depend on x and u computed
+        """Return the function (x, u) → (m, A, B); terms that do not depend on x and u are computed
         once.
         """
         factor = self.factorise()
@@ -149,16 +149,18 @@ class GPSSM(eqx.Module):
         return step
 
     def function(self, weights: Float[Array, "Dx M"]) -> Function:
-        """Return the function (x, u) → m(x, u) + A(z)·v of these weights, without computing A."""
+        """Return the function (x, u) → m(x, u) + A(z)·v for these weights, without computing A."""
         deviation = self.basis.function(self.kernel, self.factorise(), weights)
         return lambda x, u: self.mean(x, u) + deviation(jnp.concatenate([x, u], -1))
 
     def factorise(self) -> Factor:
-        """Return the basis's factors of the kernel, computed now unless the model is `prepared`."""
+        """Return the factorisation of the kernel, computed here unless the model is `prepared`."""
         return self.basis.factorise(self.kernel) if self.factor is None else self.factor
 
     def prepared(self) -> Self:
-        """Return the model for as long as kernel and basis stay as they are: factorised once."""
+        """Return the model with its factorisation stored, valid as long as kernel and basis do not
+        change.
+        """
         return dataclasses.replace(self, factor=self.factorise())
 
     def simulate(
@@ -170,8 +172,8 @@ class GPSSM(eqx.Module):
     ) -> Simulation:
         """Draw weights and x₀, then x_{t+1} ~ N(m + A v, B + Q) and y_t ~ p(y | x_{t+1}).
 
-        The residual B is drawn afresh at each step: the sparse model's own law, not a draw of one
-        function.
+        The residual B is drawn independently at each step, as the sparse model defines it, and not
+        from one function.
 
         Parameters
         ----------
@@ -229,7 +231,7 @@ class GPSSM(eqx.Module):
         }
 
     def with_leaves(self, values: Mapping[str, Float[Array, "..."]]) -> Self:
-        """Return the model with some leaves replaced by name; a leaf keeps its shape and dtype."""
+        """Return the model with some leaves replaced by name; their shapes and dtypes stay."""
         current = self.leaves()
         for name, value in values.items():
             if name not in current:
@@ -245,14 +247,14 @@ class GPSSM(eqx.Module):
         )
 
     def with_priors(self, priors: Mapping[str, Prior]) -> Self:
-        """Return the model with priors replaced, by name or pattern."""
+        """Return the model with some priors replaced, by name or pattern."""
         chosen = {name: prior for pattern, prior in priors.items() for name in self._match(pattern)}
         return dataclasses.replace(self, priors=self.priors | chosen)
 
     def with_roles(self, role: Role, *patterns: str) -> Self:
-        """Return the model with a role for some leaves, by name or pattern."""
+        """Return the model with another role for some leaves, by name or pattern."""
         if role not in get_args(Role):
-            raise ValueError(f"A role is one of {', '.join(get_args(Role))}, got {role!r}.")
+            raise ValueError(f"A role must be one of {', '.join(get_args(Role))}, got {role!r}.")
         chosen = {name: role for pattern in patterns for name in self._match(pattern)}
         return dataclasses.replace(self, roles=tuple((dict(self.roles) | chosen).items()))
 
@@ -263,4 +265,4 @@ class GPSSM(eqx.Module):
         return names
 
     def _unknown(self, name: str) -> KeyError:
-        return KeyError(f"No leaf is called {name!r}. This model has: {', '.join(self.leaves())}.")
+        return KeyError(f"The model has no leaf {name!r}. Its leaves: {', '.join(self.leaves())}.")

@@ -12,11 +12,11 @@ from gpssm.core.linalg import log_normal
 
 
 class Prior(eqx.Module):
-    """A density over one leaf, independent between its entries."""
+    """A density of one leaf whose entries are independent."""
 
     @abc.abstractmethod
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
-        """The log density of a whole leaf, normalised."""
+        """Return the normalised log density of a whole leaf."""
 
     @abc.abstractmethod
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -30,13 +30,13 @@ class Normal(Prior):
     std: Float[Array, "..."] = eqx.field(converter=jnp.asarray)
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
-        """Σ log N(value; mean, std²)."""
+        """Return Σ log N(value; mean, std²)."""
         mean = jnp.broadcast_to(self.mean, value.shape)
         std = jnp.broadcast_to(self.std, value.shape)
         return jnp.sum(log_normal(value, mean, std**2))
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """mean + std·ε."""
+        """Return mean + std·ε."""
         mean = jnp.broadcast_to(self.mean, shape)
         return mean + self.std * jax.random.normal(key, shape, mean.dtype)
 
@@ -45,21 +45,22 @@ class InverseGamma(Prior):
     """exp(2·value) ~ InverseGamma(shape, scale): a prior on a variance, for the log standard
     deviation.
 
-    Conjugate to Gaussian noise, so that the variance can be drawn exactly given everything else.
+    It is conjugate to Gaussian noise, so that the variance can be drawn exactly given everything
+    else.
     """
 
     shape: Float[Array, ""] = eqx.field(converter=jnp.asarray)
     scale: Float[Array, ""] = eqx.field(converter=jnp.asarray)
 
     def log_prob(self, value: Float[Array, "..."]) -> Float[Array, ""]:
-        """Σ a log b − log Γ(a) − 2a·value − b exp(−2·value) + log 2: inverse gamma times dσ²/dvalue
-        = 2σ².
+        """Return Σ a log b − log Γ(a) − 2a·value − b exp(−2·value) + log 2: inverse gamma times
+        dσ²/dvalue = 2σ².
         """
         constant = self.shape * jnp.log(self.scale) - gammaln(self.shape) + jnp.log(2.0)
         return jnp.sum(constant - 2 * self.shape * value - self.scale * jnp.exp(-2 * value))
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """½ log(b / g) with g ~ Gamma(a, 1)."""
+        """Return ½ log(b / g) with g ~ Gamma(a, 1)."""
         gamma = jax.random.gamma(key, self.shape, shape, jnp.result_type(self.scale))
         return 0.5 * (jnp.log(self.scale) - jnp.log(gamma))
 

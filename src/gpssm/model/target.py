@@ -1,8 +1,7 @@
-"""The free-form posterior q*, joint and collapsed, and what follows from it: one function an
-equation.
+"""The free-form posterior q*, joint and collapsed, and its conditionals: one function per equation.
 
-Every function takes one series or several; several share weights and parameters and add up. All
-constants are included, so that values can be compared across models.
+Every function accepts one series or a list of series that share weights and parameters, whose terms
+add up. All constants are included, so that values can be compared across models.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ Rows = tuple[Float[Array, "N Dx"], Float[Array, "N Du"], Float[Array, "N Dx"], F
 def log_target(
     model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
 ) -> Float[Array, ""]:
-    """log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀) + Σ_t [ log p(y_t | x_{t+1})
+    """Return log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀) + Σ_t [ log p(y_t | x_{t+1})
     + Σ_d { log N(x_{t+1,d}; m_d(z_t) + A_d(z_t)·v_d, Q_d) − B_d(z_t) / 2Q_d } ].
     """
     variance = model.process_variance
@@ -35,8 +34,9 @@ def log_target(
 
 
 def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
-    """log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
-    + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d(z_t) / Q_d },  P_d = I + A_dᵀA_d / Q_d,  b_d = A_dᵀ r_d / Q_d.
+    """Return log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log
+    det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d(z_t) / Q_d },  P_d = I + A_dᵀA_d / Q_d,  b_d = A_dᵀ r_d /
+    Q_d.
     """
     statistics = transition_statistics(model, states, series)
     count = num_moves(as_list(series))
@@ -47,10 +47,10 @@ def log_collapsed(model: GPSSM, states: States, series: Data) -> Float[Array, ""
 def log_evidence(
     statistics: Statistics, variance: Float[Array, " Dx"], count: ArrayLike, shared: bool = False
 ) -> Float[Array, ""]:
-    """Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from the sums
-    over time.
+    """Return Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d + ½ b_dᵀ P_d⁻¹ b_d − ½ ΣB_d / Q_d } from
+    the sums over time.
 
-    Where all dimensions share their weights there is one P = I + Σ_d A_dᵀA_d / Q_d and one b = Σ_d
+    If all dimensions share their weights, there is one P = I + Σ_d A_dᵀA_d / Q_d and one b = Σ_d
     A_dᵀ r_d / Q_d.
     """
     gaussian = log_gaussian_integral(
@@ -64,7 +64,9 @@ def log_evidence(
 
 
 def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]:
-    """log p(x₀) + Σ_t log p(y_t | x_{t+1}): the part of the target without the transition."""
+    """Return log p(x₀) + Σ_t log p(y_t | x_{t+1}): the part of the target without the
+    transition.
+    """
     parts = [
         jnp.sum(log_normal(path[0], 0.0, 1.0))
         + jnp.sum(model.likelihood.log_prob(path[1:], jnp.asarray(rows.y, path.dtype)))
@@ -74,7 +76,7 @@ def log_boundary(model: GPSSM, states: States, series: Data) -> Float[Array, ""]
 
 
 def weights_given_states(model: GPSSM, states: States, series: Data) -> GaussianWeights:
-    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact; one v for all d where they share it."""
+    """v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹), exact, with one v if all dimensions share it."""
     return weights_given(
         transition_statistics(model, states, series), model.process_variance, model.basis.shared
     )
@@ -83,7 +85,7 @@ def weights_given_states(model: GPSSM, states: States, series: Data) -> Gaussian
 def weights_given(
     statistics: Statistics, variance: Float[Array, " Dx"], shared: bool = False
 ) -> GaussianWeights:
-    """v_d | x from the sums over time."""
+    """Return v_d | x from the sums over time."""
     precision = weight_precision(statistics, variance, shared)
     return GaussianWeights(
         solve_positive(precision, _information(statistics, variance, shared)), precision
@@ -108,7 +110,9 @@ def transition_statistics(model: GPSSM, states: States, series: Data) -> Statist
 def noise_squares(
     model: GPSSM, states: States, weights: Float[Array, "Dx M"], series: Data
 ) -> Float[Array, " Dx"]:
-    """Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t): the share of process noise."""
+    """Return Σ_t (x_{t+1,d} − m_d(z_t) − A_d(z_t)·v_d)² + Σ_t B_d(z_t), the sum of squares for the
+    process noise.
+    """
 
     def terms(step: Step, following: Float[Array, "N Dx"]) -> Float[Array, " Dx"]:
         return jnp.sum((following - step.given(weights)) ** 2, 0) + jnp.sum(step.residual, -1)
@@ -133,9 +137,9 @@ def feynman_kac(model: GPSSM, weights: Float[Array, "Dx M"], series: Series) -> 
 def feynman_kac_predictive(
     model: GPSSM, weights: Float[Array, "Dx M"], series: Series
 ) -> FeynmanKac:
-    """Return the sparse model's own law given v, as in the paper's particle algorithm.
+    """Return the sparse model's path distribution given v, as in the paper's particle algorithm.
 
-    It is a different target from q*: M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
+    It differs from q*: M_{t+1} = N(m + A v, B + Q),  G_{t+1} = p(y_t | x_{t+1}).
     """
     variance = model.process_variance[None]
     return path_measure(
@@ -160,9 +164,9 @@ def path_measure(
     series
         The scaled series.
     moments
-        Mean and variance of M, of a transition.
+        The function that returns the mean and variance of M for a transition.
     penalty
-        What the potential has beside the likelihood, of a transition; None for nothing.
+        The function that returns the penalty of a transition; None for no penalty.
     """
     transition = model.transition()
     u = jnp.asarray(series.u, model.log_process_std.dtype)
@@ -213,7 +217,7 @@ def _repeat(row: Float[Array, " D"], x: Float[Array, "N Dx"]) -> Float[Array, "N
 
 
 def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Series]]:
-    """States beside their series, one or several, with lengths checked."""
+    """Return pairs of states and series, for one series or several, and check their lengths."""
     experiments = as_list(series)
     paths = (
         [jnp.asarray(states)]
@@ -232,10 +236,9 @@ def pairs(states: States, series: Data) -> list[tuple[Float[Array, "T+1 Dx"], Se
 def sum_over_time(
     model: GPSSM, states: States, series: Data, terms: Callable[[Step, Float[Array, "N Dx"]], Any]
 ) -> Any:
-    """Σ over series and time of `terms(step, following)`, chunk by chunk when a series is long.
+    """Return Σ `terms(step, following)` over series and time, in chunks if a series is long.
 
-    A transition that does not count arrives where it is expected, whatever the weights and for
-    certain.
+    Padded transitions are replaced by ones whose residual, gain and variance are zero.
     """
     transition = model.transition()
 
@@ -249,7 +252,7 @@ def sum_over_time(
 
 
 def _sum_over_rows(evaluate: Callable[[Rows], Any], states: States, series: Data) -> Any:
-    """The sum over the rows of all series, one after the other, in a program of one length."""
+    """Return the sum over the rows of all series, concatenated to compile for a single length."""
     parts = [
         (path[:-1], jnp.asarray(rows.u, path.dtype), path[1:], moves(rows, path.dtype))
         for path, rows in pairs(states, series)

@@ -1,12 +1,12 @@
-"""The nouns of the pipeline.
+"""The central types: statistics of the states, draws, and the interface of a method.
 
     log q*(v, x) = Σ_d log N(v_d; 0, I) + log p(x₀)
                  + Σ_t [ log p(y_t | x_{t+1})
                          + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-is the free-form posterior over the weights v and the states x of a model; `target.py` has it and
-all that follows from it. One series has states (T+1, Dx); several series have a list of them, and
-share weights and parameters.
+is the free-form posterior over the weights v and the states x of a model; `target.py` computes it
+and the quantities derived from it. One series has states of shape (T+1, Dx); several series have a
+list of such arrays and share weights and parameters.
 """
 
 import abc
@@ -22,8 +22,8 @@ States = Float[Array, "T+1 Dx"] | Sequence[Float[Array, "_ Dx"]]
 
 
 class Statistics(NamedTuple):
-    """What the collapsed target needs of the states: sums over time of A, B and r = x_{t+1} −
-    m(z_t).
+    """The sufficient statistics of the states for the collapsed target: sums over time of products
+    of A, B and r = x_{t+1} − m(z_t).
     """
 
     gram: Float[Array, "Dx M M"]  # AᵀA
@@ -53,8 +53,8 @@ class FeynmanKac(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One draw from a posterior: a path of states for each series, the weights, and the leaves that
-    are not fixed.
+    """One draw from a posterior: a state path for each series, the weights, and the leaves that are
+    not fixed.
     """
 
     states: tuple[Float[Array, "_ Dx"], ...]
@@ -63,10 +63,10 @@ class Draw(NamedTuple):
 
 
 class Info(NamedTuple):
-    """How one iteration of a sampler went.
+    """The diagnostics of one iteration of a sampler.
 
-    `bias` is the relative error of the variances of the states, averaged over all coordinates, as
-    exact moves show it; None for methods that do not measure it.
+    `bias` is the relative error of the variances of the states, averaged over all coordinates and
+    estimated from exact moves; None for methods that do not measure it.
     """
 
     log_target: Float[Array, ""]
@@ -80,9 +80,9 @@ class Info(NamedTuple):
 class Method(abc.ABC):
     """An inference algorithm as three pure functions of (key, carry, series).
 
-    The carry is whatever the next iteration needs, parameters included; nothing else is remembered.
-    `step` is called in warm-up and sampling alike: a method that adapts counts its iterations in
-    the carry.
+    The carry holds everything that the next iteration needs, including the parameters; there is no
+    other state. `step` is called in both warm-up and sampling; a method that adapts counts its
+    iterations in the carry.
     """
 
     @abc.abstractmethod
@@ -91,7 +91,7 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def step(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> tuple[Any, Info]:
-        """Return the carry after an iteration, and its figures."""
+        """Return the carry after an iteration, and the diagnostics of the iteration."""
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:

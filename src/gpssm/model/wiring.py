@@ -10,8 +10,8 @@ Some rows are fully known, and no function is learned for them:
 c and b are learned with the start; they determine the units of the states.
 
 A state may also be an output: `measured` (d, k) means y_k = x_d + noise. A wiring applies to the
-kernel, the mean, the linear weights and the linear fit that a sampler starts from. States may be
-shifted and scaled one by one, but not mixed.
+kernel, the mean, the linear weights and the linear fit from which a sampler starts. States may be
+shifted and scaled individually, but not mixed.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from jaxtyping import Bool
 
 Mask = tuple[
     tuple[bool, ...], ...
-]  # static, so that what does not enter is a zero of the compiled program
+]  # static, so that entries that do not enter are constant zeros in compiled programs
 Pairs = tuple[tuple[int, int], ...]
 
 
@@ -83,7 +83,7 @@ class Wiring:
         rows = [row for what in ("integrators", "delays") for row, _ in pairs[what]]
         if twice := {row for row in rows if rows.count(row) > 1}:
             raise ValueError(
-                f"state {min(twice)} is named twice: name it once, as integrator or as delay."
+                f"state {min(twice)} is both an integrator and a delay: choose one of them."
             )
         held = dict(pairs["delays"])
         for row in held:
@@ -123,14 +123,14 @@ class Wiring:
 
     @property
     def mask(self) -> Mask:
-        """Arguments of the learned functions; rows without one are all false."""
+        """The arguments of the learned functions; known rows are all false."""
         return tuple(
             tuple(enters and learned for enters in row)
             for row, learned in zip(self.enters, self.learned, strict=True)
         )
 
     def plain(self) -> list[Any]:
-        """What `Wiring(*plain)` makes it again of, in lists."""
+        """Return, as lists, the arguments from which `Wiring(*plain)` restores it."""
         pairs = (
             [list(pair) for pair in group]
             for group in (self.integrators, self.delays, self.measured)
@@ -176,7 +176,9 @@ def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> W
             f"matrix of shape ({state_dim}, {state_dim + input_dim})."
         )
     if beyond := [output for _, output in wiring.measured if output >= output_dim]:
-        raise ValueError(f"measured names output {beyond[0]}, counted from 0, of {output_dim}.")
+        raise ValueError(
+            f"measured: no output {beyond[0]}; the data have {output_dim}, counted from 0."
+        )
     return wiring
 
 
@@ -222,8 +224,8 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
         if states != outputs:
             raise ValueError(
                 "wiring='sparse' needs the outputs as states, because a structure can only be "
-                f"learned for states with a meaning. Use state_dim={outputs}, or Wiring(..., "
-                "measured=..., sparse=True)."
+                f"learned for states with a physical meaning. Use state_dim={outputs}, or "
+                "Wiring(..., measured=..., sparse=True)."
             )
         itself = {state: state for state in range(states)}
         return Wiring(np.ones((states, states + inputs), bool), measured=itself, sparse=True)

@@ -2,8 +2,7 @@
 
     gpssm.plots.plot_forecast(posterior.forecast(u=test.u), actual=test).savefig("forecast.pdf")
 
-They need matplotlib (`pip install gpssm[plots]`), never pyplot: nothing is shown or closed, and no
-display is needed.
+They need matplotlib (`pip install gpssm[plots]`), but neither pyplot nor a display.
 """
 
 from gpssm.plots.dynamics import (

@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 
 class Slice(NamedTuple):
-    """f along a line through the mean of what the data visited.
+    """f along a line through the mean of the data.
 
     Parameters
     ----------
     name
         The direction of the line.
     places
-        Where on the line the data lie.
+        Positions of the data on the line.
     line
-        Where on it f is evaluated.
+        Positions at which f is evaluated.
     x
-        The states there.
+        The states at these positions.
     estimate
-        f there.
+        The estimates of f at these positions.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Slice(NamedTuple):
 
 
 def slices(posterior: Posterior) -> list[Slice]:
-    """f along the first three principal directions of states and inputs in the training data.
+    """Return f along the first three principal directions of the training states and inputs.
 
     States are posterior means of all series.
     """
@@ -79,13 +79,13 @@ def slices(posterior: Posterior) -> list[Slice]:
     centre = z.mean(0)
     _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
     names = [f"x_{{{number + 1}}}" for number in range(dim)]
-    # What mathtext would take for a command is left out of the names.
+    # Remove characters that mathtext would interpret from the names.
     for name in posterior.dataset.inputs:
         plain = "".join(letter if letter.isalnum() else " " for letter in name)
         names.append(rf"\mathrm{{{plain}}}")
     result = []
     for number, direction in enumerate(directions[:3]):
-        # The sign of a principal direction is arbitrary: its largest part goes up.
+        # The sign of a principal direction is arbitrary: make its largest component positive.
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         places = (z - centre) @ direction
         margin = 0.25 * max(np.ptp(places), 1e-6)
@@ -100,7 +100,9 @@ def slices(posterior: Posterior) -> list[Slice]:
 
 
 def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
-    """The two largest parts of a direction, and a hint where there are more of any size."""
+    """Return the two largest components of a direction as text, with dots for further large
+    ones.
+    """
     largest = sorted(np.argsort(-np.abs(direction))[:2])
     text = " ".join(
         rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1
@@ -313,12 +315,14 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
 def _draw_band(
     panel: "Axes", x: Float[np.ndarray, " N"], values: Float[np.ndarray, "S N"], level: float
 ) -> None:
-    """The median over draws and their central interval."""
+    """Draw the median over draws and their central interval."""
     shade(panel, x, *central_band(values, level), label=f"{100 * level:g} % of the draws")
     panel.plot(x, central_band(values, 0.0)[0], color=BLUE, label="median")
 
 
 def _ratio(output: str, column: str, units: Mapping[str, str]) -> str:
-    """A change of an output per unit of an input, with its unit where both have theirs."""
+    """Return the label of a change of an output per unit of an input, with units if both are
+    known.
+    """
     both = units.get(output) and units.get(column)
     return f"{output} [{units[output]}/{units[column]}]" if both else output

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ENTRIES = 20  # observed entries in a bin, or in a group of steps, at least
+ENTRIES = 20  # minimum number of observed entries in a bin or in a group of steps
 STEPS = {"color": GREEN, "linewidth": 0.9, "drawstyle": "steps-post", "label": "input (held)"}
 
 Pair = tuple[Forecast, Any]
@@ -102,7 +102,7 @@ def _draw_columns(column: np.ndarray, rows: Series) -> None:
 
 
 def _mark_split(column: np.ndarray, rows: Series, train: Any) -> None:
-    """A line where training ends, and a shade over the other rows."""
+    """Mark the end of training by a line, and shade the other rows."""
     length = len(rows)
     first = min(len(train), length) if isinstance(train, Series) else train
     if isinstance(train, float) and 0 < train <= 1:
@@ -172,7 +172,7 @@ def plot_forecast(
             draw(panel, past[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
         panel.set_ylabel(with_unit(inputs[j], forecast.units))
-    # Steps that cannot be trusted are hatched up to the next, so that one can be seen.
+    # Untrusted steps are hatched up to the next step, so that a single one is visible.
     ends, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
     for first, end in untrusted_spans(forecast) - forecast.start:
         for panel in axes:
@@ -184,7 +184,7 @@ def plot_forecast(
                 hatch="///",
                 linewidth=0,
                 zorder=0,
-                label="not to be trusted",
+                label="untrusted",
             )
     axes[-1].set_xlabel(name)
     figure.align_ylabels()
@@ -192,7 +192,7 @@ def plot_forecast(
 
 
 def _last_rows(history: Any, forecast: Forecast) -> tuple[np.ndarray, np.ndarray]:
-    """Times and outputs of the rows before a forecast, twice as many as it has steps."""
+    """Return times and outputs of the rows before a forecast, twice as many as its steps."""
     values = align_columns(history, forecast.outputs, "y")[-2 * forecast.horizon :]
     times, _ = time_axis(len(values), forecast.axis, forecast.start - len(values))
     return times, values
@@ -333,7 +333,7 @@ def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) 
     listed = as_tuple(pairs)
     if not listed or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in listed):
         raise ValueError(
-            f"plot_calibration needs at least one pair (forecast, what happened); got {pairs!r}"
+            f"plot_calibration needs at least one pair (forecast, actual outputs); got {pairs!r}"
         )
     for forecast, _ in listed:
         check_kind("the first of a pair", forecast, Forecast)
@@ -346,7 +346,7 @@ def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) 
 
 
 def transforms(pairs: Sequence[Pair]) -> Float[np.ndarray, "N H Dy"]:
-    """The share of paths below each entry; NaN where nothing was observed."""
+    """Return the share of paths below each entry; NaN for missing entries."""
     horizon = max(forecast.horizon for forecast, _ in pairs)
     values = np.full((len(pairs), horizon, len(pairs[0][0].outputs)), np.nan)
     for row, (forecast, actual) in zip(values, pairs, strict=True):
@@ -374,7 +374,7 @@ def _draw_histogram(panel: "Axes", values: Float[np.ndarray, " n"]) -> None:
 def coverage_by_step(
     values: Float[np.ndarray, "N H Dy"], level: float
 ) -> tuple[Float[np.ndarray, " G"], Float[np.ndarray, " G"], Float[np.ndarray, " G"]]:
-    """Coverage in groups of neighbouring steps, large enough to be worth a point.
+    """Return the coverage in groups of neighbouring steps with enough entries.
 
     Returns
     -------
@@ -437,7 +437,7 @@ def plot_orders(models: LinearComparison) -> "Figure":
             edgecolors=VERMILION,
             label="chosen",
         )
-    # Models far worse than all orders would flatten the picture.
+    # Models far worse than all orders would compress the other curves.
     others = table.drop(ordered.index)
     limit = ordered["loss"].max()
     for number, name in enumerate(others.index[others["loss"] <= limit]):

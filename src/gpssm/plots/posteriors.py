@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = 18  # letters of a name that a panel has room for
+NAME = 18  # maximum number of letters of a name in a panel
 
 Traces = dict[str, Float[np.ndarray, "chain draw"]]
 
@@ -124,7 +124,7 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     states = np.asarray(posterior.draws.states[index])
     most = 8
     figure, axes = panels(min(states.shape[-1], most), height=1.15, sharex=True)
-    # x_t is known from y_{t-1} on: it stands where the output that it emits does.
+    # x_t is drawn at the time of the output that it emits, y_{t-1}.
     times, label = time_axis(len(series) + 1, series.axis, first=-1)
     levels = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
     for dim, panel in enumerate(axes[:, 0]):
@@ -148,8 +148,8 @@ def plot_residuals(
     """Plot one-step residuals, their autocorrelation and their correlation with inputs.
 
     Correlations outside the shaded 95 % band show that the model has missed structure in past
-    outputs (perhaps for want of states) or in an input; correlations with future inputs (negative
-    lags) indicate feedback.
+    outputs (perhaps because there are too few states) or in an input; correlations with future
+    inputs (negative lags) indicate feedback.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def plot_residuals(
 
 @figure_of(Residuals)
 def draw_residuals(residuals: Residuals) -> "Figure":
-    """The figure of `plot_residuals` of residuals that were computed already."""
+    """Return the figure of `plot_residuals` for computed residuals."""
     series = residuals.series
     number = min(series.input_dim, 3)  # inputs with the largest correlations
     ratios = (2.2, *(1.3,) * (1 + number))
@@ -212,7 +212,7 @@ def _draw_errors(panel: "Axes", residuals: Residuals, j: int) -> None:
 def _draw_correlations(
     panel: "Axes", name: str, test: Correlation, first: int, band: float
 ) -> None:
-    """Correlations at lags from `first` on, in another colour outside of the band."""
+    """Draw correlations at lags from `first` on, in another colour outside the band."""
     values = test.correlations
     lags = np.arange(first, first + len(values))
     outside = np.abs(values) > band
@@ -228,16 +228,18 @@ def _draw_correlations(
 
 
 def traces(posterior: Posterior) -> Traces:
-    """The log target, and the six parameters with the largest R-hat, in their order.
+    """Return the log target and the six parameters with the largest R-hat, in this order.
 
-    Inducing points may change places, so that two chains need not agree on any of them: their
-    locations come last.
+    Chains may permute inducing points and need not agree about their locations, which therefore
+    come last.
     """
     values = {}
     for name, leaf in posterior.draws.leaves.items():
         for entry in np.ndindex(leaf.shape[2:]):
             label = f"{name}[{','.join(map(str, entry))}]" if entry else name
-            values[label] = np.asarray(leaf[(..., *entry)])
+            draws = np.asarray(leaf[(..., *entry)])
+            if np.any(np.ptp(draws, axis=1) > 0):  # optimised parameters do not vary in a chain
+                values[label] = draws
     target = {"log_target": np.asarray(posterior.info.log_target)}
     order = sorted(
         values, key=lambda name: ("locations" in name, -np.nan_to_num(_rhat(values[name])))
@@ -283,7 +285,7 @@ def plot_traces(posterior: Posterior) -> "Figure":
 
 
 def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
-    """How often the draws of each chain fall in each bin of ranks, relative to an even spread."""
+    """Draw the counts of each chain in bins of ranks, relative to a uniform distribution."""
     number, length = values.shape
     if not np.isfinite(values).all() or np.ptp(values) == 0:
         say(panel, "does not vary")
@@ -321,7 +323,7 @@ def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "F
     figure, axes = panels(1, 2, height=height, width_ratios=(3, 2), sharey=True)
     sizes, ratios = axes[0]
     if not rows:
-        say(sizes, "nothing varies from draw to draw")
+        say(sizes, "all draws are equal")
         say(ratios, "")
         return figure
     places = np.arange(len(rows))
@@ -375,7 +377,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
     sampled = [name for name in drawn if name in posterior.model.leaves("sample")]
     entries = {name: drawn[name].reshape(-1, drawn[name][0, 0].size) for name in sampled}
-    # Of optimised parameters chains may each have their own.
+    # Chains may have different optimised parameters.
     entries |= {
         name: np.reshape(drawn[name][:, -1] if name in drawn else leaf, (1, -1))
         for name, leaf in posterior.model.leaves("optimise").items()
@@ -385,7 +387,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     for panel in axes.flat[number:]:
         panel.set_visible(False)
     if not entries:
-        say(axes[0, 0], "no parameter was learned from draws: they are fixed, or point estimates")
+        say(axes[0, 0], "no parameter was sampled: all are fixed or point estimates")
     for panel, (name, values) in zip(axes.flat, entries.items(), strict=False):
         prior = _prior_draws(posterior, name)
         if name.rpartition(".")[2].startswith("log_"):
@@ -406,7 +408,7 @@ def plot_parameters(posterior: Posterior) -> "Figure":
 
 
 def _set_log_scale(panel: "Axes") -> None:
-    """A logarithmic axis with few plain labels, which do not touch in a narrow panel."""
+    """Set a logarithmic axis with few plain labels, which do not overlap in a narrow panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     panel.set_xscale("log")
@@ -417,14 +419,14 @@ def _set_log_scale(panel: "Axes") -> None:
 
 @in_double_precision
 def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
-    """Draws from the prior of all entries together."""
+    """Draw from the prior, with all entries pooled."""
     shape = posterior.model.leaves()[name].shape
     number = max(4000 // max(int(np.prod(shape)), 1), 200)
     return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
 
 
 def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
-    """A density on the scale of the panel, at most 1; without style that of a prior."""
+    """Draw a density scaled to at most 1, by default in the style of a prior."""
     logarithmic = panel.get_xscale() == "log"
     values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
     margin = 0.04 * np.ptp(limits)
@@ -440,7 +442,7 @@ def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style
 
 
 def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
-    """The density of each entry, all in one colour; one that does not vary is a line."""
+    """Draw the density of each entry in one colour; a constant entry is a line."""
     few = entries.shape[1] <= len(LINES)
     for number, values in enumerate(entries.T):
         line = LINES[number]["linestyle"] if few else "-"

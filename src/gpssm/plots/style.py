@@ -1,9 +1,9 @@
-"""The house style of every figure: colours, sizes, and the few shapes they are drawn with.
+"""The common style of all figures: colours, sizes and basic elements.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart. Lines that must be
-told apart differ in line style or marker too, so that a figure can be printed in grey. Figures are
-plain `matplotlib.figure.Figure` objects: there is no global state of pyplot, no window, nothing to
-close. matplotlib is imported when the first one is drawn.
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Lines also differ in
+line style or marker, so that figures can be printed in grey. Figures are plain
+`matplotlib.figure.Figure` objects without the global state of pyplot. matplotlib is imported when
+the first figure is drawn.
 """
 
 import functools
@@ -49,7 +49,7 @@ LINES = tuple(
 LEVEL = 0.9  # of bands
 P = ParamSpec("P")
 MARKERS = ("o", "s", "D", "^", "v", "X")
-DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data over a forecast of them
+DOTTED = {"linewidth": 0.8, "marker": ".", "markersize": 3}  # data drawn over a forecast
 HALF = 3.5  # inches, the width of one column of a page
 FULL = 7.0  # the width of two columns
 RC: dict[Any, Any] = {
@@ -82,7 +82,7 @@ RC: dict[Any, Any] = {
 
 @contextmanager
 def in_house_style() -> Iterator[None]:
-    """The house style while the context lasts; also a decorator, `@in_house_style()`."""
+    """Apply the style within a context; also a decorator, `@in_house_style()`."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -95,7 +95,7 @@ def in_house_style() -> Iterator[None]:
 
 
 def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figure]]":
-    """Decorate a function that draws its first argument, of one of these classes if any are given.
+    """Decorate a function that plots an instance of one of these classes, its first argument.
 
     The figure is in the house style, and gets a legend.
     """
@@ -120,33 +120,35 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 def panels(
     rows: int, columns: int = 1, *, width: float = FULL, height: float = 1.5, **layout: Any
 ) -> tuple["Figure", np.ndarray]:
-    """A figure with a grid of axes, each row `height` inches high; `layout` goes to `subplots`."""
+    """Return a figure with a grid of axes, with rows of `height` inches; `layout` is passed to
+    `subplots`.
+    """
     from matplotlib.figure import Figure
 
     with in_house_style():
         figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **layout)
     for panel in axes.flat:
-        # Ticks are made when a figure is drawn, by when the style is no longer set.
+        # Ticks are created when a figure is drawn, after the context has ended.
         panel.tick_params(labelsize=RC["xtick.labelsize"], width=RC["axes.linewidth"], length=3)
         panel.grid(True, color=RC["grid.color"], linewidth=RC["grid.linewidth"])
-    # A notebook shows what has this method; those of pyplot are shown by pyplot.
+    # Notebooks use this method; pyplot shows its own figures.
     setattr(figure, "_repr_png_", functools.partial(to_png, figure))  # noqa: B010
     return figure, axes
 
 
 def to_png(figure: "Figure", dpi: int = 150) -> bytes:
-    """The figure as a PNG file."""
+    """Return the figure as a PNG file."""
     from matplotlib.text import Text
 
     buffer = io.BytesIO()
     texts = figure.findobj(Text)
     for text in texts:
-        text.set_text(printable(text.get_text()))  # no font has what controls a terminal
+        text.set_text(printable(text.get_text()))  # fonts have no control characters
     try:
         figure.savefig(buffer, format="png", dpi=dpi)
     except ValueError:
-        # Dollars in names of columns are no mathematics.
+        # Dollar signs in column names are not mathematics.
         for text in texts:
             text.set_parse_math(False)  # pyright: ignore[reportAttributeAccessIssue]
         buffer = io.BytesIO()
@@ -155,10 +157,11 @@ def to_png(figure: "Figure", dpi: int = 150) -> bytes:
 
 
 def extremes(*columns: Float[np.ndarray, " T"], most: int = 2000) -> Int[np.ndarray, " n"]:
-    """About `most` row numbers that keep the look of long lines: the extremes of each stretch.
+    """Return about `most` rows that preserve the appearance of long lines: extremes of each
+    segment.
 
-    Unlike every n-th row this keeps spikes. A stretch without any value keeps its first row, and so
-    its gap.
+    Unlike every n-th row, they include spikes. A segment without values keeps its first row, and
+    thus its gap.
     """
     length = len(columns[0])
     if length <= most:
@@ -177,7 +180,7 @@ def extremes(*columns: Float[np.ndarray, " T"], most: int = 2000) -> Int[np.ndar
 
 
 def draw(panel: "Axes", x: np.ndarray, values: Float[np.ndarray, " T"], **style: Any) -> None:
-    """A line, thinned where it is long."""
+    """Draw a line, thinned if it is long."""
     rows = extremes(values)
     panel.plot(x[rows], values[rows], **style)
 
@@ -189,7 +192,7 @@ def shade(
     high: Float[np.ndarray, " T"],
     **style: Any,
 ) -> None:
-    """A band between two lines, thinned where they are long."""
+    """Draw a band between two lines, thinned if they are long."""
     rows = extremes(low, high)
     panel.fill_between(
         x[rows], low[rows], high[rows], **{"color": BLUE, "alpha": 0.25, "linewidth": 0} | style
@@ -197,7 +200,7 @@ def shade(
 
 
 def legend(figure: "Figure") -> None:
-    """One legend above all panels, each label once; none where nothing has a label."""
+    """Draw one legend above all panels with each label once, if there are any."""
     for old in list(figure.legends):
         old.remove()
     result: dict[str, Any] = {}
@@ -217,7 +220,7 @@ def legend(figure: "Figure") -> None:
 
 
 def _fitting_columns(labels: list[str], width: float) -> int:
-    """As many columns as fit: a letter takes some 0.062 inches, a handle with its space 0.6."""
+    """Return the number of columns that fit: a letter takes about 0.062 inches, a handle 0.6."""
     for columns in range(min(len(labels), 6), 1, -1):
         parts = np.array_split([0.6 + 0.062 * len(label) for label in labels], columns)
         if sum(part.max() for part in parts) <= width:
@@ -226,7 +229,7 @@ def _fitting_columns(labels: list[str], width: float) -> int:
 
 
 def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarray, str]:
-    """The times of rows from `first` on, row numbers where none are known, and their axis' name.
+    """Return the times of rows from `first` on, or row numbers, and the label of their axis.
 
     Dates are shown in their own time zone.
     """
@@ -239,7 +242,7 @@ def time_axis(length: int, axis: Clock | None, first: int = 0) -> tuple[np.ndarr
 
 
 def space_dates(panel: "Axes", most: int = 5) -> None:
-    """Few dates below a narrow panel, without what their neighbours say already."""
+    """Set few concise dates below a narrow panel."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator = AutoDateLocator(minticks=2, maxticks=most)
@@ -248,18 +251,18 @@ def space_dates(panel: "Axes", most: int = 5) -> None:
 
 
 def untrusted_spans(forecast: Forecast) -> Int[np.ndarray, "n 2"]:
-    """The first row of each stretch that cannot be trusted, and the row after its last."""
+    """Return the first row of each untrusted stretch, and the row after its last."""
     changes = np.diff(np.pad(~forecast.trusted, 1).astype(int))
     return forecast.start + np.flatnonzero(changes).reshape(-1, 2)
 
 
 def with_unit(name: str, units: Mapping[str, str]) -> str:
-    """A signal's name with its unit, if it is known."""
+    """Return the name of a signal with its unit, if it is known."""
     return f"{name} [{units[name]}]" if units.get(name) else name
 
 
 def say(panel: "Axes", text: str) -> None:
-    """Words in place of a picture, where there is nothing to draw."""
+    """Show text instead of a plot."""
     panel.set_axis_off()
     panel.text(
         0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes, color=GREY, wrap=True

@@ -1,1 +1,1 @@
-"""What a fit gives back: draws, and forecasts, filters, diagnostics and files made of them."""
+"""The results of a fit: draws, and their forecasts, filters, diagnostics and files."""

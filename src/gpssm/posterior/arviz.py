@@ -33,10 +33,9 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
                               user's units
         sample_stats          lp, acceptance_rate, diverging, energy, n_steps
         posterior_predictive  y ~ p(y_t | x_{t+1}), one for each draw, in the user's units
-        log_likelihood        log p(y_t | x_{t+1}) of each row, in the user's units; rows wholly
-                              missing are left out
-        observed_data         y in the user's units
-        constant_data         u in the user's units, if there is one
+        log_likelihood        log p(y_t | x_{t+1}) of each row, in the user's units; rows without
+        any output are omitted observed_data         y in the user's units constant_data         u
+        in the user's units, if there is one
 
     A state has the time of the output it emits, so x₀ is one step before the first row. With
     several series, names include the number of the series: y_0, time_0, y_1, ... The log likelihood
@@ -59,7 +58,7 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     groups = {name: stored[name].to_dataset() for name in names if name in stored.children}
     groups["posterior"] = groups["posterior"].assign(_natural(posterior, groups["posterior"]))
     likelihood = posterior.model.likelihood
-    # A user's density without a sampler has no predictive draws.
+    # A user-defined density without a sampler has no predictive draws.
     if not (isinstance(likelihood, Custom) and likelihood.sampler is None):
         predictive = {}
         for index, (suffix, _) in enumerate(_numbered(posterior)):
@@ -108,7 +107,7 @@ def _labelled(posterior: "Posterior", group: str, dataset: "xr.Dataset") -> "xr.
 
 
 def _numbered(posterior: "Posterior") -> list[tuple[str, Series]]:
-    """Return the experiments with what follows their names in a tree."""
+    """Return the experiments with the suffixes of their names in a tree."""
     experiments = posterior.dataset.experiments
     many = len(experiments) > 1
     return [(f"_{k}" if many else "", series) for k, series in enumerate(experiments)]

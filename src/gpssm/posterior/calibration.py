@@ -39,9 +39,9 @@ from jaxtyping import Float, Int
 if TYPE_CHECKING:
     from gpssm.posterior.forecast import Forecast
 
-LEVEL = 0.9  # of the intervals that are calibrated
-TRUST = 3.0  # independent forecasts that are worth as much as what is known before
-FEWEST = 2.0  # independent forecasts from which on a step counts as measured
+LEVEL = 0.9  # level of the calibrated intervals
+TRUST = 3.0  # weight of the prior in independent forecasts
+FEWEST = 2.0  # minimum number of independent forecasts for an estimate
 LARGEST = 10.0  # factor
 
 
@@ -123,7 +123,7 @@ def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: 
     needed = np.concatenate(padded)
     steps = 1 + np.arange(longest)
     spacing = np.concatenate([np.full(len(factors), step) for factors, step in measured])
-    # What each origin is worth at each step, where it has any output there.
+    # The weight of each origin at each step with an output.
     worth = np.minimum(1.0, 1.5 * spacing[:, None] / steps[None])
     effective = np.sum(np.where(np.isnan(needed).all(-1), 0.0, worth), axis=0)
     settled = np.flatnonzero(effective >= FEWEST)
@@ -132,7 +132,7 @@ def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: 
     horizon = int(settled[-1]) + 1
     columns = [_curve(needed[..., j], worth, horizon) for j in range(needed.shape[-1])]
     covered = np.where(np.isnan(needed), np.nan, needed <= 1)[:, :horizon]
-    with warnings.catch_warnings(action="ignore"):  # a step without any output has no coverage
+    with warnings.catch_warnings(action="ignore"):  # steps without any output have no coverage
         coverage = np.nanmean(covered, axis=0)
     return Calibration(np.stack(columns, axis=-1), coverage, effective[:horizon], len(needed), rows)
 
@@ -140,7 +140,7 @@ def estimate(measured: Sequence[tuple[Float[np.ndarray, "O H Dy"], int]], rows: 
 def _curve(
     needed: Float[np.ndarray, "O H"], worth: Float[np.ndarray, "O H"], horizon: int
 ) -> Float[np.ndarray, " horizon"]:
-    """s_h of one output."""
+    """Return s_h for one output."""
     observed = ~np.isnan(needed)
     steps = 1 + np.arange(needed.shape[1])
     effective = np.sum(np.where(observed, worth, 0.0), axis=0)
@@ -163,7 +163,7 @@ def _curve(
 
 
 def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
-    """1, 2, 4, ... and the last step, which takes the place of an octave just before it."""
+    """Return 1, 2, 4, ... and the last step, which replaces an octave just before it."""
     powers = 2 ** np.arange(int(np.log2(horizon)) + 1)
     return np.array([*powers[powers < horizon / np.sqrt(2)], horizon]) if horizon > 1 else powers
 
@@ -171,9 +171,9 @@ def octaves_to(horizon: int) -> Int[np.ndarray, " K"]:
 def weighted_quantile(
     values: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"], share: float
 ) -> float:
-    """The value below which this share of the weight lies.
+    """Return the value below which this share of the weight lies.
 
-    It is interpolated between the middles of the weights.
+    It is interpolated between the midpoints of the weights.
     """
     order = np.argsort(values)
     values, weights = values[order], weights[order]

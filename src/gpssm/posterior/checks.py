@@ -1,12 +1,13 @@
-"""Checks of a sampler's run and of the paths of a forecast, each with the figure it rests on.
+"""Checks of a sampler and of the paths of a forecast, each with the number that it is based on.
 
-A check is one line of a list. `Posterior.notes`, `Posterior.summary`, the command line and the
-report show lines of the same list, so that none of them can contradict another. The figures are
-computed elsewhere (`diagnostics.py`, `forecast.py`) and meet their thresholds here;
-`evaluation/checks.py` has the checks that need forecasts of training or held-out rows.
+`Posterior.notes`, `Posterior.summary`, the command line and the report show the same list of
+checks, so that they cannot contradict each other. The numbers are computed elsewhere
+(`diagnostics.py`, `forecast.py`) and compared with thresholds here; `evaluation/checks.py` has the
+checks that need forecasts of training or held-out rows.
 
-Nothing here needs a posterior: the functions take the sampler's own figures (`Info`), rows of
-`Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import them.
+No function here needs a posterior: the arguments are diagnostics of the sampler (`Info`), rows of
+`Diagnostics` and `ForecastDiagnostics`, so that `forecast.py` and `posterior.py` can import this
+file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from gpssm.posterior.forecast import ForecastDiagnostics
 
 Level = Literal["unknown", "good", "caution", "problem"]
-LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # in order of gravity
+LEVELS: tuple[Level, ...] = ("unknown", "good", "caution", "problem")  # in order of severity
 
 # For each level, R-hat must be below the first number, and the number of effective draws at least
 # the second; a group of quantities that reaches neither level is a problem. With 80 effective draws
-# the share of outcomes inside a 90 % interval is known to .9 ± .03.
+# the coverage of a 90 % interval is determined to ± .03.
 MIXING: dict[Level, tuple[float, float]] = {"good": (1.05, 80.0), "caution": (1.2, 20.0)}
 SHARE_LEFT = 0.05  # share of paths that left, above which a forecast has a note
 SLIGHT_EXCURSION = 0.05  # widths of its range by which an input may leave it
@@ -76,20 +77,20 @@ class Check(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The check as one line: name, figure and advice."""
+        """The check as one line: name, number and advice."""
         return f"{self.name}: {self.figure}. {self.words}"
 
 
 def worst(checks: Sequence[Check]) -> Level:
-    """Return the gravest level of the checks, "unknown" if there are none."""
+    """Return the most severe level of the checks, "unknown" if there are none."""
     return LEVELS[max((LEVELS.index(check.level) for check in checks), default=0)]
 
 
 def doubts(checks: Sequence[Check]) -> list[Check]:
-    """Return the checks that ask for caution or worse, the gravest first, one per cause.
+    """Return the checks with level caution or worse, the most severe first, one per cause.
 
-    Checks with the same words have one cause and become one check, which has the level and the
-    figure of the gravest of them and names the others.
+    Checks with the same advice have one cause and are combined into one check, which has the level
+    and number of the most severe and lists the names of the others.
     """
     doubtful = [check for check in checks if check.level in ("caution", "problem")]
     causes: dict[str, list[Check]] = {}
@@ -109,7 +110,7 @@ def _and_more(names: Sequence[str]) -> str:
 
 
 def headline(checks: Sequence[Check]) -> str:
-    """Return one line on all checks: the gravest doubt leads, or all of them passed."""
+    """Return one line about all checks, which begins with the most severe one."""
     doubtful = doubts(checks)
     if not doubtful:
         return f"All {len(checks)} checks passed."
@@ -125,13 +126,13 @@ def sampling_verdict(
     Parameters
     ----------
     rows
-        Rows of the diagnostics; the worst of them decides.
+        Rows of the diagnostics, of which the worst decides.
     sampler
-        Checks of the sampler's own figures. A problem among them makes the run "fair" at best.
+        Checks of the sampler. With a problem among them, the verdict is at most "fair".
     notes
-        Notes of the run, which make it "fair" at best.
+        Notes of the run; with any, the verdict is at most "fair".
     starts
-        Starts of the chains where each has a separate model; see `check_mixing`.
+        Starts of the chains if each has a separate model; see `check_mixing`.
 
     Returns
     -------
@@ -147,7 +148,9 @@ def sampling_verdict(
 
 
 def is_chain(info: Info) -> bool:
-    """Whether draws came from a Markov chain, which has an energy, unlike the linear baselines."""
+    """Return whether draws are from a Markov chain, which has an energy, unlike linear
+    baselines.
+    """
     return bool(np.any(info.energy))
 
 
@@ -181,7 +184,7 @@ def check_sampler(info: Info, remedy: str = "") -> Iterator[Check]:
             remedy=remedy,
         )
     if not is_chain(info):
-        words = "The method's draws are independent: nothing to check."
+        words = "Draws of this method are independent, so there is nothing to check."
         yield Check("Moves", "unknown", "not a Markov chain", words, SAMPLER)
         return
     rejected = _longest_run(np.asarray(info.acceptance) < 1e-6)
@@ -243,7 +246,7 @@ def _check_moves(info: Info, remedy: str) -> Iterator[Check]:
 
 
 def _check_divergences(info: Info, remedy: str) -> Check:
-    """Check the share of moves whose energy error diverged."""
+    """Check the share of divergent transitions."""
     share = float(np.mean(info.divergent))
     return Check.of(
         "Divergent transitions",
@@ -268,10 +271,10 @@ def _check_divergences(info: Info, remedy: str) -> Check:
 
 
 def _check_bias(info: Info, bias: Float[Array, "chain draw"], remedy: str) -> Check:
-    """Check what exact moves make of draws that no accept step has judged.
+    """Check the bias of draws without an accept step, measured by exact moves.
 
-    The error of the mean over chains is allowed for. Nothing can be said where hardly any of the
-    exact moves was accepted.
+    The standard error over chains is taken into account. The bias is unknown if hardly any exact
+    move was accepted.
     """
     chains = np.mean(np.asarray(bias), 1)
     mean = float(np.mean(chains))
@@ -294,7 +297,7 @@ def _check_bias(info: Info, bias: Float[Array, "chain draw"], remedy: str) -> Ch
             "caution",
             "Intervals are slightly biased. Reduce energy_error or use method='ffvd'.",
         ),
-        (True, "good", "Skipping the accept step has not biased the draws."),
+        (True, "good", "Draws without an accept step are not noticeably biased."),
         remedy=remedy,
     )
 
@@ -382,8 +385,8 @@ def check_mixing(rows: Sequence["Row"], starts: str = "", remedy: str = "") -> I
 def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
     """Check whether chains with separate models agree about the outputs.
 
-    Chains that have not converged differ from each other as each differs from itself: that is no
-    disagreement yet. It is a problem where chains of one posterior would have one.
+    Differences between chains that have not converged are no disagreement yet. The thresholds are
+    those for chains of one posterior.
     """
     finite = [row for row in rows if np.isfinite(row.rhat)]
     between = {row.group: row.rhat for row in finite if not row.within}
@@ -409,7 +412,7 @@ def _check_agreement(rows: Sequence["Row"], starts: str) -> Iterator[Check]:
 
 
 def check_paths(paths: "ForecastDiagnostics") -> Check:
-    """Check whether the paths of a forecast stayed where the model has seen data.
+    """Check whether the paths of a forecast stayed in the region of the training data.
 
     Parameters
     ----------
@@ -419,7 +422,7 @@ def check_paths(paths: "ForecastDiagnostics") -> Check:
     Returns
     -------
     Check
-        A problem if most paths left, caution if more than a few did.
+        A problem if most paths left, and caution if more than a few did.
     """
     share = paths.share_left
     step = np.argmax(paths.left_by_step > MANY) + 1
@@ -463,7 +466,7 @@ def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
             f"Input {name} outside of its training range",
             "caution",
             f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}",
-            "Nothing was learned about such inputs: do not trust the forecast from "
+            "The training data contain no such inputs: do not trust the forecast from "
             f"step {steps[0]} on.",
             f"the forecast of {count(len(u), 'step')}",
         )

@@ -1,7 +1,7 @@
-"""Filter new rows, predict along them, and simulate new experiments.
+"""Filtering and prediction of new rows, and simulation of new experiments.
 
     condition    p(x_t | y_≤t, draw)                the state, to forecast from
-    predict      p(y_t | y_≤t−steps, draw)          some steps ahead, all along a series
+    predict      p(y_t | y_≤t−steps, draw) some steps ahead, for each row of a series
     simulate     p(y_{k+1:k+H} | y_≤k, draw)        a new experiment, of which k rows are known
 
 The weights and parameters of all draws stay fixed. The filters are in `filtering.py`, the paths in
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 NUM_PARTICLES = 64
-FILTER = 2**32 - 3  # in place of a draw's number, for the keys of a filter
+FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
 
 
 @in_double_precision
@@ -131,14 +131,15 @@ def condition_at(
     Posterior or Stack
     """
     raw = posterior.dataset.align(series)
-    posterior.dataset.encode(raw)  # refuses what cannot be scaled before the first row is filtered
+    posterior.dataset.encode(raw)  # raises for invalid values before the first row is filtered
     listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
     stops: list[Any] = list(rows) if listed else [rows]
     for row in stops:
         check_whole("each of rows", row, 0)
     if stops != sorted(set(stops)) or not stops or stops[-1] > len(raw):
         raise ValueError(
-            f"rows must increase and lie between 0 and {len(raw)}, the series' length; got {stops}"
+            f"rows must increase from 0 to at most {len(raw)}, the length of the series; "
+            f"got {stops}"
         )
     start = posterior.map_models(
         lambda model: _at_start(model, raw, new_experiment, num_particles, seed, index)
@@ -335,7 +336,7 @@ def resolve_particles(
     if num_particles not in (None, number):
         form = "a Gaussian stands" if number is None else f"{number} particles stand"
         raise ValueError(
-            f"{form} for the state already, and will for later rows; got {num_particles}: drop it"
+            f"{form} for the state already, which cannot change; got {num_particles}: drop it"
         )
     return number
 

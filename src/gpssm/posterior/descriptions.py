@@ -1,15 +1,15 @@
 """Objects as JSON and arrays, and back: no pickle, and no code from a file.
 
-A description is made of what JSON has; a tag says what else a value is:
+A description consists of JSON values; tags denote other types:
 
-    {"tuple": [...]}, {"dict": {...}}                        as Python has them
-    {"class": "kernels.Sum", "fields": {...}}                a class of `CLASSES`, and no other
+    {"tuple": [...]}, {"dict": {...}}                        Python tuples and dictionaries
+    {"class": "kernels.Sum", "fields": {...}}                a class of `CLASSES`
     {"array": "model/kernel.log_variance", "dtype": ...}     an array by its name
     {"link": "abs"}                                          a link of `LINKS`
-    {"part": "mean.function", "was": "physics.drag", ...}    a user's own function or class
+    {"part": "mean.function", "was": "physics.drag", ...}    a user-defined function or class
 
-Code cannot be stored. A user's own part is stored by name, with the arrays it holds, and is passed
-again when the object is restored.
+Code is not stored. A user-defined part is stored by name with its arrays, and must be passed when
+the object is restored.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ MODULES = (
     *(kernels, bases, means, likelihoods, priors, model, types, wiring, spec),
     *(clock, series, scaler, dataset, draws, calibration),
 )
-# Every class that a description may name.
+# The classes that a description may name.
 CLASSES: dict[str, type] = {
     f"{item.__module__.rpartition('.')[2]}.{item.__name__}": item
     for items in (*(vars(module).values() for module in MODULES), map(type, METHODS.values()))
@@ -49,20 +49,20 @@ LABELS = {cls: label for label, cls in CLASSES.items()}
 
 
 class NotAsSaved(ValueError):
-    """The file is sound, but what it was loaded with is not what it needs."""
+    """The file is valid, but the parts that were passed are not those it requires."""
 
 
 def describe(
     thing: Any, locate: Callable[[str], str] = lambda name: name.replace("/", "|")
 ) -> tuple[Any, Arrays]:
-    """Return the description of an object, fit for JSON, and its arrays by name.
+    """Return the description of an object as JSON values, and its arrays by name.
 
     Parameters
     ----------
     thing : object
         Plain values, arrays, objects of `CLASSES`, functions, and containers of these.
     locate : callable, optional
-        The name of an array, from the dotted name of its place in the object.
+        Function from the dotted name of an array in the object to its name in the file.
     """
     arrays: Arrays = {}
 
@@ -81,7 +81,7 @@ def describe(
             return {"link": next(name for name, link in LINKS.items() if link == thing)}
         if kind not in LABELS:
             return _describe_part(thing, path, locate, arrays)
-        names = getattr(thing, "_fields", ())  # of a named tuple
+        names = getattr(thing, "_fields", ())  # for named tuples
         names = names or [item.name for item in dataclasses.fields(thing)]
         fields = {name: visit(getattr(thing, name), (*path, name)) for name in names}
         return {"class": LABELS[kind], "fields": fields}
@@ -93,16 +93,16 @@ def describe(
 def restore(
     description: Any, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the object that was described, every array as it was to the last bit.
+    """Return the described object, with exactly the same arrays.
 
     Parameters
     ----------
     description
-        What `describe` returned, perhaps by way of JSON.
+        The result of `describe`, possibly converted to JSON and back.
     arrays
-        Its arrays by name; it may hold others.
+        The arrays by name, possibly with others.
     parts
-        The user's own functions and classes by dotted name; see `user_parts`.
+        User-defined functions and classes by dotted name; see `user_parts`.
     """
     parts = parts or {}
     missing = {name: was for name, was in user_parts(description).items() if name not in parts}
@@ -142,7 +142,7 @@ def restore(
 
 
 def user_parts(description: Any) -> dict[str, str]:
-    """Return the user's own parts that a description needs, and what each was."""
+    """Return the user-defined parts that a description requires, and their original names."""
     if isinstance(description, list):
         return {name: was for entry in description for name, was in user_parts(entry).items()}
     if not isinstance(description, dict):
@@ -158,17 +158,17 @@ def user_parts(description: Any) -> dict[str, str]:
 def _describe_array(
     array: Any, path: Path, locate: Callable[[str], str], arrays: Arrays
 ) -> dict[str, Any]:
-    """Name, dtype and kind of an array; one without entries is described by its shape alone."""
+    """Return name, dtype and kind of an array; an empty array is described by its shape only."""
     value = np.asarray(array)
     kind = "number" if isinstance(array, np.generic) else "numpy"
     if isinstance(array, jax.Array):
-        # A weak type gives way to the dtype of the leaf it meets, so it is part of a number.
+        # A weakly typed number takes the dtype of other operands, so that this is part of it.
         kind = "weak" if array.weak_type and not value.shape else "jax"
     name = locate(".".join(path)) or "value"
     description = {"array": name, "dtype": value.dtype.name, "kind": kind}
     if value.size == 0:
         return description | {"shape": list(value.shape)}
-    while name in arrays:  # a dictionary's keys may contain dots
+    while name in arrays:  # keys of dictionaries may contain dots
         name += "_"
     arrays[name] = value
     return description | {"array": name}
@@ -177,7 +177,7 @@ def _describe_array(
 def _describe_part(
     thing: Any, path: Path, locate: Callable[[str], str], arrays: Arrays
 ) -> dict[str, Any]:
-    """The name of a user's own part, what it was, and the arrays it holds."""
+    """Return the name of a user-defined part, its original name, and its arrays."""
     name = ".".join(path)
     if not callable(thing) and not isinstance(thing, eqx.Module):
         raise TypeError(
@@ -196,7 +196,7 @@ def _describe_part(
 
 
 def _restore_array(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Any:
-    """An array of the dtype and kind that it had."""
+    """Return an array with its original dtype and kind."""
     dtype = np.dtype(description["dtype"])
     shape = description.get("shape")
     if dtype.kind not in "biuf" or (shape is not None and math.prod(shape) != 0):
@@ -218,7 +218,7 @@ def _restore_array(description: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 def _restore_part(
     description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any]
 ) -> Any:
-    """The user's part, with the arrays that were stored in place of its own."""
+    """Return the user-defined part with the stored arrays."""
     name = description["part"]
     leaves, structure = jax.tree.flatten(parts[name])
     places = [

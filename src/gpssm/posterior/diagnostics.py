@@ -29,19 +29,19 @@ from gpssm.posterior.mean_model import mean_step
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-WITHIN = ", within chains"  # behind the name of a group that is judged in each chain by itself
+WITHIN = ", within chains"  # suffix of the names of groups that are assessed within chains
 FORECAST = f"{HORIZON}-step forecast mean"
 SMOOTHED = "smoothed outputs"
 AHEAD = "one-step outputs"
 AHEAD_NOISE = "one-step noise"
 PRECISE_RHAT = 1.02  # the largest R-hat at which sampling with `precision` stops
 PRECISE_SHARE = 0.95  # the share of quantities that must be precise
-TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not judged
-ENTRIES = 200  # quantities of a group at most, so that diagnostics do not grow with the series
+TRIAL = 100  # runs with fewer draws per chain are trials, whose mixing is not checked
+ENTRIES = 200  # maximum number of quantities in a group, to limit the cost
 
 
 class Row(NamedTuple):
-    """Convergence of a group of quantities, worst and median."""
+    """The convergence of a group of quantities: worst and median values."""
 
     name: str
     number: int
@@ -52,13 +52,13 @@ class Row(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name as a sentence begins with it."""
+        """The name with a capital letter."""
         words = readable(self.name)
         return words[:1].upper() + words[1:]
 
     @property
     def within(self) -> bool:
-        """Whether the row is within chains."""
+        """Whether the row assesses each chain separately."""
         return self.name.endswith(WITHIN)
 
     @property
@@ -97,7 +97,7 @@ class Diagnostics:
     def __getitem__(self, name: str) -> Row:
         rows = {row.name: row for row in self.rows}
         if name not in rows:
-            raise KeyError(f"No row is called {name!r}. There are: {', '.join(rows)}.")
+            raise KeyError(f"There is no row {name!r}. Rows: {', '.join(rows)}.")
         return rows[name]
 
     def to_frame(self) -> Any:
@@ -138,7 +138,7 @@ class Diagnostics:
 
 
 def _figures(values: Float[np.ndarray, " chain"]) -> str:
-    """A figure of each chain as text."""
+    """Return a statistic of each chain as text."""
     return " ".join(f"{value:.2f}" for value in values)
 
 
@@ -152,7 +152,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
     posterior = stored_rows(posterior)
     draws, dataset, info = posterior.draws, posterior.dataset, posterior.info
     sampled = posterior.model.leaves("sample")
-    # f at inputs that the first series passed through, at the states' posterior mean
+    # f at inputs of the first series, with posterior mean states
     x = np.mean(draws.states[0], axis=(0, 1))[:-1]
     points = np.linspace(0, len(x) - 1, min(20, len(x))).astype(int)
     inputs = (jnp.asarray(x[points]), jnp.asarray(dataset.scaled[0].u[points]))
@@ -258,7 +258,9 @@ def with_notes(posterior: "Posterior", notes: Sequence[str] = (), remedy: str = 
 
 
 def own_starts(posterior: "Posterior") -> str:
-    """The starts and noises of chains with separate models; empty if all are one posterior."""
+    """Return the starts and noise regimes of chains with separate models; empty for one
+    posterior.
+    """
     if not differ_in_model(posterior):
         return ""
     spec = posterior.spec
@@ -271,7 +273,7 @@ def own_starts(posterior: "Posterior") -> str:
 
 
 def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"]:
-    """The mean forecast of each draw under the last inputs, held."""
+    """Return the mean forecast of each draw with the last inputs held constant."""
     u = np.repeat(posterior.dataset.experiments[0].u[-1:], HORIZON, 0)
     return forecast_mean(posterior, u, index=0)
 
@@ -279,16 +281,16 @@ def held_forecast(posterior: "Posterior") -> Float[np.ndarray, "chain draw H Dy"
 def _function(
     model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]
 ) -> Float[Array, "N Dx"]:
-    """E[f(z) | v] = m(z) + A(z) v."""
+    """Return E[f(z) | v] = m(z) + A(z) v."""
     return model.function(draw.weights)(*inputs)
 
 
 def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
-    """The dynamics as outputs show them, along the draw's own path of one series.
+    """Return the one-step dynamics in terms of outputs, along the path of a draw for one series.
 
-    Rows E[y_t | E[x_{t+1} | x_t, v]], the function's values as outputs, and in the last row the
-    root of the mean over time of the diagonal of G Q Gᵀ + R, with G the slope of the emission: the
-    noise of one step as outputs have it. Neither depends on the states' coordinates.
+    The rows are E[y_t | E[x_{t+1} | x_t, v]]; the last row is the one-step noise in the outputs,
+    the root of the mean over time of the diagonal of G Q Gᵀ + R, with G the derivative of the
+    emission. Neither depends on the coordinates of the states.
     """
     ahead = model.function(draw.weights)(draw.states[0][:-1], u)
 
@@ -326,7 +328,7 @@ def _within(values: Values) -> Float[np.ndarray, "chain draw *shape"]:
 
 
 def row(name: str, values: Values) -> Row:
-    """Summarise draws of many quantities; those that do not vary at all are left out."""
+    """Summarise draws of many quantities; constant quantities are omitted."""
     flat = _varying(values)
     if not flat.size:
         return Row(name, 0, np.nan, np.nan, np.nan, np.nan)
@@ -362,7 +364,7 @@ def forecast_mean(
     index
         The number of the training series.
     """
-    # Only the last state is passed: the program is the same whatever the length of the series.
+    # Only the last state is passed, so that series of any length share one program.
     draws = posterior.draws._replace(states=(posterior.draws.states[index][:, :, -1:],))
     encoded = jnp.asarray(posterior.dataset.encode_inputs(np.asarray(u)))
     return posterior.dataset.decode(map_draws(_mean_path, posterior.model, draws, encoded))

@@ -74,7 +74,7 @@ class CurrentState(NamedTuple):
     past: Float[np.ndarray, "K Du"]
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the state with a function of every array that belongs to the draws."""
+        """Return the state with a function applied to every array of the draws."""
         return self._replace(state=jax.tree.map(function, self.state))
 
     def after(self, rows: Series, state: FilterState) -> Self:
@@ -106,12 +106,12 @@ class Learned(NamedTuple):
         return float(np.min(self.rates))
 
     def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the same with a function of every array that belongs to the draws."""
+        """Return the distribution with a function applied to every array of the draws."""
         return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
-    """The draws of all chains one after the other."""
+    """Return the concatenated draws of all chains."""
     return np.asarray(leaf).reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
@@ -126,13 +126,13 @@ def take_draws(tree: Tree, draws: Int[np.ndarray, " S"]) -> Tree:
 
 
 def split_chains(tree: Tree, draws: Draw) -> Tree:
-    """Return the arrays of a tree with the axes (chain, draw) of these draws in place of one."""
+    """Return the arrays of a tree with one axis of draws replaced by (chain, draw)."""
     axes = draws.weights.shape[:2]
     return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(*axes, *leaf.shape[1:]), tree)
 
 
 def batch_size() -> int | None:
-    """How many draws `jax.lax.map` should take at once: one on a CPU, many on a GPU."""
+    """Return the batch size of `jax.lax.map` over draws: one on a CPU, many on a GPU."""
     return None if jax.default_backend() == "cpu" else 256
 
 
@@ -140,7 +140,7 @@ def batch_size() -> int | None:
 def map_draws(
     values: Callable[[GPSSM, Draw, Any], Any], model: GPSSM, draws: Draw, inputs: Any
 ) -> Any:
-    """`values(model, draw, inputs)` at every draw, with its model; arrays (chain, draw, ...).
+    """Return `values(model, draw, inputs)` for every draw with its model, (chain, draw, ...).
 
     One program serves all calls with the same function and shapes: pass functions of a module, not
     closures.
@@ -163,7 +163,7 @@ def _map_flat(
 
 
 def absorb_common(models: Sequence[GPSSM], draws: Draw) -> tuple[GPSSM, Draw]:
-    """One model for all draws, with the leaves that all of them share, and draws of the others.
+    """Return one model with the leaves that all draws share, and draws with the other leaves.
 
     Parameters
     ----------
@@ -197,10 +197,10 @@ def model_of(posterior: "Posterior", chain: int, draw: int) -> GPSSM:
 
 
 def differ_in_model(posterior: "Posterior") -> bool:
-    """Whether chains have separate models: they differ in what is not sampled.
+    """Return whether chains have separate models, which differ in parameters that are not sampled.
 
-    They are then several posteriors, and forecasts are the average over them; else all chains are
-    of one.
+    The chains are then several posteriors, over which forecasts average; otherwise they sample one
+    posterior.
     """
     sampled = posterior.model.leaves("sample")
     return any(

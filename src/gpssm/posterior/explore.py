@@ -1,8 +1,8 @@
 """Estimates of smoothed outputs and of the learned functions, for every draw.
 
     smooth                            the training data: states, and outputs without their noise
-    transition                        f at any state and inputs, and where it rests on data
-    unknown                           the unknown function inside of physics
+    transition                        f at any state and inputs, and where data support it
+    unknown                           the unknown function in known physics
 
 Averages over draws are also averages over chains, which may use different coordinates of the
 states. If `Posterior.diagnostics` shows that they do, use one chain at a time.
@@ -32,7 +32,7 @@ from gpssm.posterior.rollout import Emission, Members, emissions, members_of, pa
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # states and inputs, both scaled
+Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # scaled states and inputs
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -74,7 +74,7 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
     index
         The number of the training series.
     noise
-        Whether outputs have their observation noise.
+        Whether to add observation noise to the outputs.
     seed
         Seed of the noise.
     """
@@ -104,7 +104,7 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
 
 
 def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:
-    """Return E[y_t | x_{t+1}] of each draw along a training series, in the user's units."""
+    """Return E[y_t | x_{t+1}] for each draw of a training series, in the user's units."""
     paths = smooth(posterior, index).paths
     return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
 

@@ -1,50 +1,50 @@
-"""Filters of all draws at once: the state, and the weights if wanted, given new outputs.
+"""Filters for all draws at once: the state, and optionally the weights, given new outputs.
 
     x_{t+1} ~ N(m(z_t) + A(z_t) v, B(z_t) + Q),    y_t ~ p(y | x_{t+1}),    z_t = [x_t; u_t]
 
-Noises, kernel and emission belong to a draw and stay as they are. Every random number comes from
-(seed, draw, row), so that rows may arrive in any pieces, one at a time too.
+Noise levels, kernel and emission of a draw are fixed. Random numbers depend on (seed, draw, row),
+so that results do not depend on how rows are divided between calls.
 
-**The Gaussian filter** holds [x; v] as one Gaussian under each draw, or x alone, with the weights
-of the draw for v. The transition is linear in v, so that only x needs cubature points (Arasaratnam
-& Haykin 2009): x_i = x̄ ± √Dx · (columns of S), SSᵀ = Cov(x). With W = S⁻¹ Cov(x, v), the weights
-at x_i have the mean v_i = v̄ ± √Dx · (rows of W) and the covariance V = Cov(v) − WᵀW. With
-g_i = m(x_i) + A(x_i) v_i,
+**The Gaussian filter** represents [x; v], or x given the weights of the draw, by one Gaussian for
+each draw. The transition is linear in v, so that only x requires cubature points (Arasaratnam &
+Haykin 2009): x_i = x̄ ± √Dx · (columns of S), SSᵀ = Cov(x). With W = S⁻¹ Cov(x, v), the weights at
+x_i have the mean v_i = v̄ ± √Dx · (rows of W) and the covariance V = Cov(v) − WᵀW. With g_i =
+m(x_i) + A(x_i) v_i,
 
     predict   E[x'] = mean g_i,   Cov(x') = cov g_i + mean A_i V A_iᵀ + diag mean (B_i + Q)
               Cov(x', v) = cov(g_i, v_i) + mean A_i V
     update    by each output in turn, with q = Var(y), e = y − E[y] and k = Cov([x; v], y):
               [x̄; v̄] += k e / q,   Cov −= kkᵀ / q
 
-Moments of y are exact for a linear-Gaussian emission, and else those over points,
-y_i = E[y | x_i] and q = var y_i + mean Var(y | x_i). All is exact where the model is linear:
-Kalman's filter where v is known, recursive least squares where x is. Particles lose a state that
-outputs show late and faintly, since only chance keeps them near it; the covariance remembers what
-is not known yet.
+Moments of y are exact for a linear-Gaussian emission; otherwise they are moments over the points,
+y_i = E[y | x_i] and q = var y_i + mean Var(y | x_i). The filter is exact for linear models: it is
+the Kalman filter if v is known, and recursive least squares if x is known. Unlike particles, which
+lose track of a state that affects the outputs late and weakly, the covariance retains the
+uncertainty about it.
 
-**Forgetting.** With λ = 1 the weights are constants that become known better and better. With
-λ < 1 they drift: from row to row their covariance is divided by λ, so that a row counts λⁿ after n
-further rows (the discount of West & Harrison 1997, 6.3). No weight becomes less certain than it
-was before any data, N(0, 1): where the system does not move for long, the division stops there.
+**Forgetting.** With λ = 1 the weights are constants that become increasingly certain. With λ < 1
+they drift: the covariance is divided by λ at each row, so that a row has weight λⁿ after n further
+rows (the discount of West & Harrison 1997, 6.3). No weight becomes less certain than its prior N(0,
+1): if the system is not excited for long, the division stops there.
 
-**Surprise.** A system may drift away from what it was in training, and its outputs then miss their
-forecasts by more than the noises allow. The Gaussian filter counts that, over the last outputs:
+**Surprise.** If the system drifts, errors of predictions become larger than their variances imply.
+The Gaussian filter tracks their ratio over recent outputs:
 
     c_t = c_{t−1} + (e_t² / q_t − c_{t−1}) / MEMORY
 
-is about 1 while the model holds. A forecast weighs the variances as learned against all of them
-times c_t, by the likelihood of the errors under each and odds of 1 to `ODDS` beforehand:
+which is about 1 while the model is valid. Forecasts average over unchanged variances and variances
+multiplied by c_t, by the likelihood of the errors under each and prior odds of 1 to `ODDS`:
 
     s = 1 + w (c_t − 1),   w / (1 − w) = exp(½ n (c_t − 1 − log c_t)) / ODDS   if c_t > 1, else 1
 
-with n = 2 MEMORY − 1 the number of errors that an average with this memory is worth. Scaling all
-variances alike (the variance learning of West & Harrison 1997, 10.8) leaves the gains and so all
-means as they are. They are never made smaller: calm is no proof of a better model.
+with n = 2 MEMORY − 1, the effective number of errors in this average. Scaling all variances by one
+factor (the variance learning of West & Harrison 1997, 10.8) does not change the gains and means.
+Variances are never reduced, as small errors do not prove that the model has improved.
 
-**The particle filter** holds x alone, and is exact in the limit of many particles for every
-likelihood. With a linear-Gaussian emission it is fully adapted: particles are chosen by
-p(y_t | x_t) and moved by p(x_{t+1} | x_t, y_t), both in closed form. Otherwise they move by the
-transition and are weighed by p(y_t | x_{t+1}).
+**The particle filter** represents x only, and is exact for every likelihood in the limit of many
+particles. With a linear-Gaussian emission it is fully adapted: particles are selected by p(y_t |
+x_t) and propagated by p(x_{t+1} | x_t, y_t), both in closed form. Otherwise they are propagated by
+the transition and weighted by p(y_t | x_{t+1}).
 """
 
 import dataclasses
@@ -75,17 +75,17 @@ from gpssm.posterior.rollout import (
     run_paths,
 )
 
-MEMORY = 30.0  # outputs over which errors are averaged; a forecast looks about as far ahead
+MEMORY = 30.0  # outputs over which errors are averaged, about the horizon of forecasts
 ODDS = 20.0  # against a model that no longer holds
 
 
 class Filtered(NamedTuple):
-    """The result of a filter along T rows of a series.
+    """The result of filtering T rows of a series.
 
     Parameters
     ----------
     state
-        After the last row.
+        The state after the last row.
     log_density
         log p(y_t | y_<t).
     means
@@ -99,7 +99,7 @@ class Filtered(NamedTuple):
 
 @jax.jit
 def gaussian_state(mean: Float[Array, "S Dx"], variance: float) -> FilterState:
-    """Return x ~ N(mean, variance · I) of each draw."""
+    """Return x ~ N(mean, variance · I) for each draw."""
     covariance = variance * jnp.eye(mean.shape[1])
     return FilterState(
         mean, jnp.broadcast_to(covariance, (*mean.shape, mean.shape[1])), jnp.ones(len(mean))
@@ -111,7 +111,7 @@ def particle_state(
     log_weights: Float[Array, "*S P"],
     surprise: Float[Array, "*S"],
 ) -> FilterState:
-    """Return the state that weighted particles stand for."""
+    """Return the filter state of weighted particles."""
     weights = jnp.exp(log_weights)[..., None]
     mean = jnp.sum(weights * particles, -2)
     deviations = particles - mean[..., None, :]
@@ -120,7 +120,7 @@ def particle_state(
 
 
 def equal_particles(particles: Float[Array, "S P Dx"], surprise: Float[Array, " S"]) -> FilterState:
-    """Return the state that particles with equal weights stand for."""
+    """Return the filter state of particles with equal weights."""
     log_weights = jnp.full(particles.shape[:2], -np.log(particles.shape[1]))
     return particle_state(particles, log_weights, surprise)
 
@@ -139,7 +139,7 @@ def joint_state(
 
 
 def cloud(state: FilterState) -> tuple[Float[Array, "S P Dx"], Float[Array, "S P"]]:
-    """Return the particles and their log weights: of a Gaussian its cubature points, equal ones."""
+    """Return particles and log weights; for a Gaussian, its cubature points with equal weights."""
     if state.particles is not None and state.log_weights is not None:
         return state.particles, state.log_weights
     points = cubature_points(state.mean, state.covariance, state.mean.shape[1])
@@ -170,14 +170,14 @@ def run_filter(
     members
         The draws.
     keys
-        One for each draw (S,), of which particles take their noise.
+        A random key for the particles of each draw (S,).
     state
-        The state before the rows; with the weights if there are `rates`.
+        The state before the rows, including the weights if there are `rates`.
     row
         Number of the first row, for random numbers.
     rates
-        λ of each draw. One draw follows the other on a CPU: the covariance of its weights stays in
-        the cache along the rows.
+        λ of each draw. On a CPU draws are processed one after the other, so that the covariance of
+        the weights stays in the cache.
     """
     numbers = jnp.arange(len(series)) + (0 if row is None else row)
     rows = (numbers, jnp.asarray(series.u), jnp.asarray(series.y))
@@ -257,7 +257,7 @@ def run_predictions(
 def _each_draw(
     function: Callable[..., Any], ensemble: Ensemble, *args: Any, serial: bool = False
 ) -> Any:
-    """Return `function(draw, *args)` of every draw, an ensemble without the axis of draws."""
+    """Return `function(draw, *args)` for every draw, an ensemble without the axis of draws."""
     varying = dataclasses.replace(ensemble, transition=None) if ensemble.shared else ensemble
     arrays, static = eqx.partition((varying, args), eqx.is_array)
 
@@ -288,9 +288,9 @@ def _advance_draw(
     draw
         The ensemble of one draw, without the axis of draws.
     key
-        Of the draw.
+        Random key of the draw.
     state
-        Before the row; with the weights if there is a rate.
+        The state before the row, including the weights if there is a rate.
     row, u, y
         Number, inputs and outputs of the row.
     rate
@@ -302,7 +302,7 @@ def _advance_draw(
     following, log_density = _update(draw, _predict(draw, before, u), y)
     if rate is None:
         return following, log_density
-    # A draw that has diverged must not lose all that it knew of its weights.
+    # A draw that has diverged must not lose the distribution of its weights.
     finite = jnp.isfinite(following.mean).all() & jnp.isfinite(jnp.trace(following.covariance))
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), following, state), log_density
 
@@ -310,14 +310,14 @@ def _advance_draw(
 def _step(
     draw: Ensemble, x: Float[Array, "P Dx"], u: Float[Array, " Du"]
 ) -> tuple[Float[Array, "P Dx"], Float[Array, "P Dx M"], Float[Array, "P Dx"]]:
-    """Return m, A and B + Q at each of these states."""
+    """Return m, A and B + Q for each of these states."""
     step = jax.vmap(lambda x: draw.transition(x[None], u[None])[0])(x)
     variance = jnp.maximum(step.residual[:, :, 0], 0.0) + draw.process_variance[None]
     return step.mean[:, 0], step.gain[:, :, 0], variance
 
 
 def forget(state: FilterState, rate: Float[Array, ""], dim: int) -> FilterState:
-    """Return [x; v] with the covariance of v over λ, or less where that passes the prior."""
+    """Return [x; v] with the covariance of v divided by λ, but not above the prior."""
     variance = jnp.maximum(jnp.diagonal(state.covariance), jnp.finfo(rate.dtype).tiny)
     growth = jnp.maximum(jnp.minimum(1 / jnp.sqrt(rate), 1 / jnp.sqrt(variance)), 1.0)
     growth = growth.at[:dim].set(1.0)
@@ -352,9 +352,9 @@ def _predict(draw: Ensemble, state: FilterState, u: Float[Array, " Du"]) -> Filt
 def _update(
     draw: Ensemble, state: FilterState, y: Float[Array, " Dy"]
 ) -> tuple[FilterState, Float[Array, ""]]:
-    """Return the state of one draw given the outputs of a row, and their log density.
+    """Return the state of one draw given the outputs of a row, and the log density of the row.
 
-    Their noises are independent: one output follows the other. Missing ones change nothing.
+    Outputs have independent noise and are processed one by one. Missing outputs have no effect.
     """
 
     def condition(
@@ -378,7 +378,7 @@ def _update(
 def _output_moments(
     draw: Ensemble, state: FilterState, place: Int[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " D"]]:
-    """Return E[y], Var(y) and Cov([x; v], y) of the output number `place`."""
+    """Return E[y], Var(y) and Cov([x; v], y) for the output number `place`."""
     dim = len(draw.process_variance)
     likelihood = draw.likelihood
     if isinstance(likelihood, Gaussian):
@@ -405,7 +405,7 @@ def noise_scale(surprise: Float[Array, " S"]) -> Float[Array, " S"]:
 def forecast_scale(
     current: CurrentState | None, draws: Int[np.ndarray, " S"]
 ) -> Float[Array, " S"]:
-    """Return s of these draws; 1 before any new row."""
+    """Return s for these draws; 1 before any new row."""
     if current is None:
         return jnp.ones(len(draws))
     return noise_scale(take_draws(current.state.surprise, draws))
@@ -418,7 +418,7 @@ def _advance_particles(
     u: Float[Array, " Du"],
     y: Float[Array, " Dy"],
 ) -> tuple[FilterState, Float[Array, ""]]:
-    """Move the particles of one draw by the best proposal there is."""
+    """Propagate the particles of one draw by the best available proposal."""
     assert state.particles is not None
     assert state.log_weights is not None
     mean, gain, variance = _step(draw, state.particles, u)
@@ -448,10 +448,10 @@ def _advance_particles(
 
 
 def _normalise(log_weights: Float[Array, " P"]) -> tuple[Float[Array, " P"], Float[Array, ""]]:
-    """Return weights that add up to 1, and the log of their sum before.
+    """Return normalised log weights, and the log of their previous sum.
 
-    It is −∞ where no particle explains the output. Such a draw goes on with equal weights: it may
-    come back, and must not spoil the others.
+    The latter is −∞ if no particle explains the output. Such a draw continues with equal weights:
+    it may recover, and must not affect other draws.
     """
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     total = logsumexp(log_weights)

@@ -48,7 +48,7 @@ from gpssm.posterior.rollout import (
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
-HORIZON = 30  # steps, where neither they nor inputs are given
+HORIZON = 30  # steps, if neither the horizon nor inputs are given
 LEVELS = (0.5, 0.9)
 BLOCK = 32  # horizons are rounded up to multiples of it, so that most of them are one program
 
@@ -66,7 +66,7 @@ class ForecastDiagnostics:
         Mean of B(z)/k(z, z) over the remaining paths: the share of the prior variance of f that the
         inducing points do not explain, 0 where f is known and 1 far from all data.
     replaced
-        Whether paths that left were replaced by others, or restarted from another state.
+        Whether paths that left were replaced by other paths or restarted.
     u : array (H, Du)
         Delayed inputs in the user's units.
     input_range
@@ -183,13 +183,13 @@ class Forecast:
             As in `Forecast`.
         """
         dataset = posterior.dataset
-        # In NumPy, which compiles nothing for a new horizon.
+        # NumPy needs no compilation for a new horizon.
         emission, share_left, novelty = jax.tree.map(lambda part: np.asarray(part)[: len(u)], paths)
         emission = jax.tree.map(
             lambda part: np.ascontiguousarray(np.moveaxis(part, 0, 1)), emission
         )
         outputs, moments, ahead = emission.in_units(dataset)
-        # The range of the rows that `learn` has seen is not known.
+        # The range of the inputs that `learn` has processed is not known.
         input_range = {} if posterior.learned else dataset.input_range
         diagnostics = ForecastDiagnostics(
             share_left, novelty, bounds is not None, dataset.decode_inputs(acting), input_range

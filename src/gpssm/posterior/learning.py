@@ -176,7 +176,7 @@ def score_forgetting(posterior: "Posterior") -> dict[tuple[float, ...], float]:
 
     The CRPS is in standard deviations of the outputs. Starting from the state of each draw after
     the first third, and from its weights given the states up to there, rows are learned with each
-    λ, with forecasts on the way. Each score is for the joint paths of neighbouring λ. The search
+    λ, with forecasts at intervals. Each score is for the joint paths of neighbouring λ. The search
     ends at the first λ that is far from the best.
     """
     dataset = posterior.dataset

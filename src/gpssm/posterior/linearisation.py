@@ -65,6 +65,11 @@ class Response:
     linear: "Linearisation"
     kind: str
 
+    def __repr__(self) -> str:
+        draws, rows = self.values.shape[:2]
+        signals = f"{', '.join(self.linear.inputs)} to {', '.join(self.linear.outputs)}"
+        return f"Response({self.kind} of {signals}, {count(rows, 'row')}, {count(draws, 'draw')})"
+
     @property
     def times(self) -> Float[np.ndarray, " n"]:
         """Time since the input changed: steps, multiplied by dt if it is known."""
@@ -98,6 +103,11 @@ class Bode:
     frequencies: Float[np.ndarray, " F"]
     values: Complex[np.ndarray, "S F Dy Du"]
     linear: "Linearisation"
+
+    def __repr__(self) -> str:
+        signals = f"{', '.join(self.linear.inputs)} to {', '.join(self.linear.outputs)}"
+        low, high = self.frequencies[[0, -1]]
+        return f"Bode({signals}, {low:.3g} to {high:.3g}, {count(len(self.values), 'draw')})"
 
     @property
     def magnitude(self) -> Float[np.ndarray, "S F Dy Du"]:
@@ -324,6 +334,11 @@ class StaticGain:
     stable: Bool[np.ndarray, "S N"]
     outputs: tuple[str, ...]
     units: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        low, high = self.values[[0, -1]]
+        draws = count(len(self.settled), "draw")
+        return f"StaticGain({self.input} from {low:.4g} to {high:.4g}, {draws})"
 
     @property
     def share(self) -> Float[np.ndarray, " N"]:

@@ -53,7 +53,7 @@ class MeanModel(NamedTuple):
     step
         A pure JAX function, (state, inputs) → (next state, outputs).
     start
-        The state to start from.
+        The initial state.
     series
         A series with the names and the sampling time.
     """
@@ -63,7 +63,7 @@ class MeanModel(NamedTuple):
     series: Series
 
     def carry_out(self, x: Any, u: Any, operation: "Operation") -> list[Any]:
-        """Return the next state and the outputs of symbols x and u; see `interpret`."""
+        """Return the next state and the outputs for symbols x and u; see `interpret`."""
         inputs = jnp.zeros(len(self.series.inputs))
         closed = jax.make_jaxpr(self.step)(jnp.asarray(self.start), inputs)
         return interpret(closed.jaxpr, closed.consts, (x, u), operation)
@@ -97,7 +97,7 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
     else:
         states = merge_chains(thinned.current.state.mean)
     past = past_inputs(posterior)
-    # What nobody knows of the inputs before the first row is taken as their mean.
+    # Unknown inputs before the first row are replaced by their mean.
     past = np.where(np.isnan(past), np.array(posterior.dataset.scaler.input_mean), past)
     return np.concatenate([states.ravel(), past.ravel()])
 
@@ -142,7 +142,7 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     posterior
         The posterior.
     num_draws
-        Largest number of draws, but at least one per chain. The output is the mean over these
+        Maximum number of draws, but at least one per chain. The output is the mean over these
         draws; the state contains the states of all of them.
     """
     check_installed("to_control", "control", "control")
@@ -172,12 +172,12 @@ def interpret(
     Parameters
     ----------
     jaxpr, consts
-        The program and its constants; programs that it calls are carried out in place.
+        The program and its constants; nested programs are evaluated inline.
     arguments
         Symbols, or numbers.
     operation
-        Returns the results of an operation, an equation of the program, on operands of which one is
-        a symbol at least. What depends on no symbol is computed.
+        Function that returns the results of an operation, an equation of the program, on operands
+        that include a symbol. Operations without symbols are evaluated numerically.
     """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
@@ -201,11 +201,11 @@ def interpret(
 
 
 NUMBERS = (np.ndarray, np.generic, jax.Array, bool, int, float)
-UNARY = (  # that NumPy calls by the same name
+UNARY = (  # functions with the same name in NumPy
     *("exp", "log1p", "expm1", "tanh", "sin", "cos", "sqrt", "sign"),
     *("floor", "log", "square", "sinh", "cosh", "tan", "ceil", "abs"),
 )
-# How each operation of a traced program is written in NumPy, from its operands.
+# NumPy expressions of the operations of a traced program, in terms of their operands.
 NUMPY = {
     **{name: f"np.{name}({{0}})" for name in UNARY},
     "add": "{0} + {1}",
@@ -303,14 +303,14 @@ def export(
     write_atomically(target, lambda file: file.write(page.encode()))
 
 
-NAMES = re.compile(r"\b[va]\d+\b")  # of values and arrays
-TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm; needs NumPy alone.
+NAMES = re.compile(r"\b[va]\d+\b")  # names of values and arrays
+TEMPLATE = '''"""The mean of a model's forecasts without noise. Written by gpssm; needs only NumPy.
 
-    y = run(u)           outputs (H, Dy) after the data the model has seen, under inputs u (H, Du)
-    x, y = step(x, u)    one row: a state x (N,), inputs u (Du,); the next state, outputs y (Dy,)
+    y = run(u)           outputs (H, Dy) after the training data, for inputs u (H, Du)
+    x, y = step(x, u)    one row: state x (N,) and inputs u (Du,) to next state and outputs y (Dy,)
 
-Inputs and outputs are in the units of the data. START is the state at the end of them: that of each
-draw, and the last inputs where they act later.
+Inputs and outputs are in the units of the data. START is the state at the end of the data: those of
+all draws, and the last inputs if they are delayed.
 """
 
 import base64
@@ -322,7 +322,7 @@ OUTPUTS, INPUTS, DT = {outputs!r}, {inputs!r}, {dt!r}
 
 
 def run(u, x=None):
-    """Return the mean outputs (H, Dy) under inputs u (H, Du), from the state x."""
+    """Return the mean outputs (H, Dy) for inputs u (H, Du), from the state x."""
     x, outputs = START if x is None else x, []
     for row in np.asarray(u, float).reshape(len(u), len(INPUTS)):
         x, y = step(x, row)
@@ -344,10 +344,10 @@ START = A["start"]
 
 
 class _Writer:
-    """Writes a program line by line."""
+    """A writer of a program, line by line."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []  # the name of a value, and how it is computed
+        self.lines: list[tuple[str, str]] = []  # the name of a value, and its expression
         self.arrays: dict[str, np.ndarray] = {}
         self.names: dict[Any, str] = {}  # of arrays, by their content
 
@@ -374,7 +374,7 @@ class _Writer:
         return [name]
 
     def word(self, operand: Any) -> str:
-        """The name of a value, a number as it is, or an array by its name in `A`."""
+        """Return the name of a value, a number, or the name of an array in `A`."""
         if isinstance(operand, str):
             return operand
         array = np.asarray(operand)
@@ -386,7 +386,9 @@ class _Writer:
         return f'A["{name}"]'
 
     def needed_for(self, results: list[str]) -> tuple[list[str], dict[str, np.ndarray]]:
-        """Lines that return the results, and the arrays in them; others, as variances, go."""
+        """Return the lines and arrays needed for the results, without those of variances, for
+        example.
+        """
         lines = [f"return {', '.join(results)}"]
         needed = set(NAMES.findall(lines[0]))
         for name, text in reversed(self.lines):
@@ -398,7 +400,7 @@ class _Writer:
 
 
 def _product(eqn: Any, words: list[str]) -> str:
-    """A product of arrays, whose axes are those of the batch, then the left's, then the right's."""
+    """Return a product of arrays; its axes are those of the batch, of the left and of the right."""
     (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     rank = eqn.invars[0].aval.ndim
     left = list(range(rank))
@@ -446,7 +448,7 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
 
 
 class _Operations:
-    """The operations of a program on vectors of CasADi."""
+    """The operations of a program on CasADi vectors."""
 
     def __init__(self, casadi: types.ModuleType) -> None:
         self.casadi = casadi
@@ -455,10 +457,10 @@ class _Operations:
         functions = vars(casadi) | {name: getattr(casadi, other) for name, other in names.items()}
         functions["square"] = lambda x: x**2
         functions["clip"] = lambda x, low, high: casadi.fmin(casadi.fmax(x, low), high)
-        self.numpy = types.SimpleNamespace(**functions)  # what CasADi calls the functions of NumPy
+        self.numpy = types.SimpleNamespace(**functions)  # CasADi's names of NumPy functions
 
     def operation(self, eqn: Any, operands: list[Any]) -> list[Any]:
-        """The results of an operation; operands are vectors or numbers."""
+        """Return the results of an operation; operands are vectors or numbers."""
         name, params = eqn.primitive.name, eqn.params
         operands = [self.vector(operand) for operand in operands]
         shapes = [atom.aval.shape for atom in eqn.invars]
@@ -495,22 +497,22 @@ class _Operations:
         return [eval(numpy_expression(eqn, list(letters)), {"np": self.numpy, **letters})]
 
     def vector(self, operand: Any) -> Any:
-        """An operand as a column of CasADi."""
+        """Return an operand as a CasADi column."""
         if isinstance(operand, self.casadi.MX):
             return operand
         return self.casadi.DM(np.asarray(operand, float).ravel())
 
     def gather(self, vector: Any, entries: Int[np.ndarray, "..."]) -> Any:
-        """The entries with these numbers as a column."""
+        """Return the entries with these indices as a column."""
         return vector[np.asarray(entries).ravel().tolist(), 0]
 
     def columns(self, vector: Any, size: int) -> Any:
-        """Groups of so many entries, side by side."""
+        """Return groups of `size` entries as columns."""
         return self.casadi.reshape(vector, size, vector.numel() // size)
 
 
 def _paired(dimensions: Any, left: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
-    """Of each term of a product of arrays, its factors' entries: (batch, left, right, summed)."""
+    """Return the indices of the factors of each term of a product: (batch, left, right, summed)."""
     (left_sum, right_sum), (left_batch, right_batch) = dimensions
     parts = []
     for numbers, summed, batch in ((left, left_sum, left_batch), (right, right_sum, right_batch)):

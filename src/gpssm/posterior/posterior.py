@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
 
-ALIKE = 20  # draws that are enough where they differ in their states alone
+ALIKE = 20  # number of draws that suffices if they differ only in their states
 
 
 def calibrate(

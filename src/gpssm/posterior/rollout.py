@@ -1,38 +1,38 @@
-"""Paths into the future: simulations of every draw's own function, all in parallel.
+"""Simulated future paths of all draws, in parallel.
 
     x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1})
 
-with z_t = [x_t; u_t] is the model of draw s = 1..S: weights v and parameters are its own all along
-a path; B and Q are drawn afresh at each step. With `draw_functions` a path has one function all
-along instead, by pathwise conditioning (Wilson et al. 2021): with g_d a draw of the kernel's
-Gaussian process, made of random features, and c_d what the inducing points know of it,
+with z_t = [x_t; u_t] is the model of draw s = 1..S, whose weights v and parameters are fixed along
+a path; noise of variances B and Q is drawn independently at each step. With `draw_functions`, a
+path instead follows one function, by pathwise conditioning (Wilson et al. 2021): with g_d a draw of
+the Gaussian process by random features, and c_d its projection onto the inducing points,
 
     x_{t+1} ~ N(f(z_t), Q_s),   f_d(z) = m_d(z) + A_d(z)·(v_d − c_d) + g_d(z),   c_d = L_d⁻¹ g_d(Z)
 
-has at each z the same law, and at two inputs the covariance that the weights leave open between
-them.
+has the same distribution at each z, and between inputs the conditional covariance given the
+weights.
 
-An `Ensemble` is the models of many draws with all factorisations done, which forecasts and filters
-move states with. Factorising (L⁻¹ of the inducing points' covariance, say) happens once per draw
-and one draw after the other, and once in all where the draws share kernel, basis and mean. Moving
-the states then is matrix products only.
+An `Ensemble` contains the factorised models of many draws, by which forecasts and filters propagate
+states. Factorisations, such as L⁻¹ of the covariance of the inducing points, are computed once per
+draw, or only once if the draws share kernel, basis and mean. Propagating the states then takes only
+matrix products.
 
-Each path has separate random numbers, from the seed, the draw, the path's number within the draw
-and the step: a longer forecast starts with the shorter one.
+The random numbers of a path depend on the seed, the draw, the number of the path within the draw,
+and the step, so that a longer forecast begins with the shorter one.
 
-**Paths that leave.** A Gaussian process says nothing about f far from all data, and some draws of
-it are unstable there: a few paths that run away would make the mean and variance of a forecast
-meaningless. The region that a draw knows is a box around its own training states, `bounds` times as
-wide as they range in each coordinate. A path that leaves it is stopped, and the forecast at step t
-is the law of y_t given that the path has stayed until t: a stopped path goes on as a copy of
-another that still lives, chosen at random, and of the next when that one stops too. This is a
-posterior whose prior gives no weight to functions that run away, judged step by step: what is said
-of step t does not change with the horizon. The share that left is reported with the forecast.
+**Paths that leave the known region.** Far from the data a Gaussian process is uninformed about f,
+and some draws are unstable there: a few divergent paths would make the mean and variance of a
+forecast meaningless. The known region of a draw is a box around its training states, `bounds` times
+as wide as their range in each coordinate. A path that leaves it is stopped, and the forecast at
+step t is the distribution of y_t given that the path has stayed inside until t: a stopped path
+continues as a copy of a randomly chosen path that is still inside, and of another if that one stops
+as well. This corresponds to a prior that excludes unstable functions, applied step by step, so that
+the forecast of step t does not depend on the horizon. The share of paths that left is reported with
+the forecast.
 
-Once more than half have left, those that stay are no longer what the model says, and to go on as
-copies of them would be to look surer the less is known. Then all that is assumed of a path that
-left is that the state is one of those in the data: it restarts from one of its draw's training
-states, chosen at random, and runs on from there, as often as it leaves.
+Once more than half of the paths have left, the remaining ones no longer represent the model, and
+copying them would make forecasts more certain the less is known. From then on, a path that leaves
+restarts from a randomly chosen training state of its draw, as often as it leaves.
 """
 
 import dataclasses
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 BOUNDS = 3.0
-START = 2**32 - 1  # in place of a step's number, for where a path starts
-FUNCTION = 2**32 - 4  # the same, for its function
-MANY = 0.5  # share of the paths: when more have left, they no longer go on as copies of the others
+START = 2**32 - 1  # replaces the number of a step, for random numbers of the start of a path
+FUNCTION = 2**32 - 4  # the same, for the function of a path
+MANY = 0.5  # share of paths that may leave before they restart instead of becoming copies
 NUM_ANEW = 128  # training states to restart from, at most, and one more for each series
 
 Pair = tuple[Float[np.ndarray, "S T Dy"], Float[np.ndarray, "S T Dy"]]  # mean and variance
@@ -76,7 +76,7 @@ class Members(NamedTuple):
 
 
 def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
-    """These draws, for compiled code."""
+    """Return these draws, for compiled code."""
     _, weights, leaves = jax.tree.map(
         lambda leaf: jnp.asarray(merge_chains(leaf)[draws]), posterior.draws._replace(states=())
     )
@@ -86,7 +86,7 @@ def members_of(posterior: "Posterior", draws: Int[np.ndarray, " S"]) -> Members:
 class Moments(NamedTuple):
     """Moments of the next states.
 
-    `novelty` is the share of the prior variance of f that the weights leave open.
+    `novelty` is the share of the prior variance of f that remains given the weights.
     """
 
     mean: Float[Array, "S P Dx"]
@@ -95,18 +95,18 @@ class Moments(NamedTuple):
 
 
 class Ensemble(eqx.Module):
-    """S draws ready to move P states each. Make one with `assemble`.
+    """S factorised draws, which propagate P states each; created by `assemble`.
 
     Parameters
     ----------
     transition
-        The transition of each draw, or of all of them where they share it.
+        The transition of each draw, or the shared transition.
     weights, process_variance
-        Those of each draw.
+        Weights and process variances of each draw.
     likelihood
         The likelihood, with a leading axis S on every array.
     shared
-        Whether all draws have one transition, without that axis.
+        Whether all draws share one transition, without the axis S.
     """
 
     transition: Callable[
@@ -118,7 +118,7 @@ class Ensemble(eqx.Module):
     shared: bool = eqx.field(static=True)
 
     def scaled(self, scale: Float[Array, " S"]) -> Self:
-        """The draws with all noise variances, Q and a Gaussian R, times a number each."""
+        """Return the draws with their noise variances, Q and a Gaussian R, scaled."""
         likelihood = self.likelihood
         if isinstance(likelihood, GaussianNoise):
             louder = likelihood.log_std + 0.5 * jnp.log(scale)[:, None]
@@ -133,9 +133,9 @@ class Ensemble(eqx.Module):
         u: Float[Array, "S P Du"],
         functions: "Functions | None" = None,
     ) -> Moments:
-        """m + A v, B + Q, and the mean over d of B_d / k_d(z, z).
+        """Return m + A v, B + Q, and the mean over d of B_d / k_d(z, z).
 
-        With functions, m + A (v − c) + g and Q.
+        With functions, the moments are m + A (v − c) + g and Q.
         """
 
         def moments(
@@ -159,14 +159,14 @@ class Ensemble(eqx.Module):
 
 
 class Residual(NamedTuple):
-    """What the weights leave open about f, as one function: g(z) − A(z) c."""
+    """The residual of f given the weights, as one function: g(z) − A(z) c."""
 
     spectrum: Spectrum
     coefficients: Float[Array, "Dx F"]
     correction: Float[Array, "Dx M"]
 
     def prior(self, kernel: Kernel, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
-        """g_d(z), the sum of the kernel's features with these coefficients."""
+        """Return g_d(z), the sum of the kernel's features with these coefficients."""
         return jnp.sum(kernel.features(self.spectrum, z) * self.coefficients[:, None], -1)
 
 
@@ -175,9 +175,9 @@ Functions = tuple[Kernel, Residual]
 
 
 def can_draw_functions(model: GPSSM) -> bool:
-    """Whether paths can have separate functions.
+    """Return whether paths can have separate functions.
 
-    One part of the basis has a residual, and the kernel has random features.
+    This requires one part of the basis with a residual, and a kernel with random features.
     """
     parts = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
     try:
@@ -190,7 +190,7 @@ def can_draw_functions(model: GPSSM) -> bool:
 
 
 def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Functions:
-    """A residual for each path, from its own features: their number does not bias the mean."""
+    """Return a residual for each path with separate features, so that the mean is unbiased."""
     model, _, leaves = members
     dtype, dim = model.log_process_std.dtype, model.state_dim + input_dim
 
@@ -218,19 +218,19 @@ def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Func
 
 
 def is_shared(leaves: dict[str, Array]) -> bool:
-    """Whether all draws have one transition but for their weights."""
+    """Return whether all draws share one transition, apart from the weights."""
     return not any(name.startswith(("kernel.", "basis.", "mean.")) for name in leaves)
 
 
 def assemble(
     model: GPSSM, weights: Float[Array, "S Dx M"], leaves: dict[str, Array], input_dim: int
 ) -> Ensemble:
-    """The ensemble of S draws: weights and leaves have a leading axis S."""
+    """Return the ensemble of S draws, whose weights and leaves have a leading axis S."""
     shared = is_shared(leaves)
     x, u = (
         jnp.zeros((1, width), model.log_process_std.dtype) for width in (model.state_dim, input_dim)
     )
-    static: list[Any] = []  # what of a transition is no array, which `lax.map` cannot return
+    static: list[Any] = []  # the static part of a transition, which `lax.map` cannot return
 
     def transition(current: GPSSM) -> Any:
         move = current.transition()
@@ -240,7 +240,7 @@ def assemble(
         ) -> tuple[Step, Float[Array, "Dx 1"]]:
             return move(x, u), current.kernel.diagonal(jnp.concatenate([x, u], -1))
 
-        # What has been factorised becomes data of the function, so that draws can be stacked.
+        # Convert factorisations to arguments of the function, so that draws can be stacked.
         return eqx.filter_closure_convert(step, x, u)
 
     def arrays(values: dict[str, Array]) -> Any:
@@ -281,23 +281,22 @@ def spread_paths(
 
 @functools.partial(jax.jit, static_argnames="each")
 def path_keys(key: PRNGKeyArray, draws: Int[np.ndarray, " S"], each: int) -> PRNGKeyArray:
-    """One key a path, (S, P), from the draw's number and the path's within the draw."""
+    """Return one key per path, (S, P), from the numbers of the draw and of the path within it."""
     fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
     return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(draws)), jnp.arange(each))
 
 
 class Box(NamedTuple):
-    """Where each draw's training states are; a path may roam `bounds` times as wide.
+    """The range of the training states of each draw; paths may use `bounds` times this range.
 
     Parameters
     ----------
     middle, half_range
-        The middle of the states, and half their range.
+        The centre of the states, and half their range.
     bounds
-        How much wider the box is.
+        The width of the box relative to the range.
     states, num_states
-        Some of the states, evenly over the rows; those that count are followed by others, so that
-        R is always the same.
+        Some of the states, evenly spaced over the rows, padded to a constant R, and their number.
     """
 
     middle: Float[Array, "S Dx"]
@@ -309,23 +308,25 @@ class Box(NamedTuple):
     def away(
         self, x: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]
     ) -> Float[Array, "S P"]:
-        """How far out states are, in half-ranges of the coordinate in which they are furthest."""
+        """Return the largest distance of states from the centre over coordinates, in
+        half-ranges.
+        """
         # Training states range over three process noises at least, to each side.
         reach = jnp.maximum(self.half_range, 3.0 * jnp.sqrt(process_variance))[:, None]
         return jnp.max(jnp.abs(x - self.middle[:, None]) / reach, -1)
 
     def grown(self, start: Float[Array, "S P Dx"], process_variance: Float[Array, "S Dx"]) -> Self:
-        """A box that is wider by how far out of the training data paths start, if most do.
+        """Return a box widened to include the start of paths, if most start outside of it.
 
-        Where most draws agree on it, new data have led the system there; where a few do, these have
-        lost it.
+        If most draws agree, new data have moved the system there; if only a few do, their filters
+        have lost track of the state.
         """
         distance = jnp.nanmedian(self.away(start, process_variance))
         return self._replace(bounds=self.bounds * jnp.maximum(distance, 1.0))
 
 
 def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: float) -> Box:
-    """The box around each draw's training states, over all its series."""
+    """Return the box around the training states of each draw, over all series."""
     states = [merge_chains(path)[draws] for path in posterior.draws.states]
     low = np.min([path.min(1) for path in states], axis=0)
     high = np.max([path.max(1) for path in states], axis=0)
@@ -388,17 +389,17 @@ def plan_paths(posterior: "Posterior", num_paths: int, seed: int, bounds: float 
 
 
 class Emission(NamedTuple):
-    """Outputs, and the moments of their laws.
+    """Outputs, and the moments of their distributions.
 
     Parameters
     ----------
     y
         The outputs.
     moments
-        Mean and variance of the law they were drawn from.
+        Mean and variance of the distribution from which they are drawn.
     moments_ahead
-        Those of their law given the state before, which make a smoother mixture over paths; where
-        the emission is not linear and Gaussian, `moments`.
+        Mean and variance given the previous state, for a smoother mixture over paths; equal to
+        `moments` unless the emission is linear and Gaussian.
     """
 
     y: Float[Array, "*shape Dy"]
@@ -406,7 +407,7 @@ class Emission(NamedTuple):
     moments_ahead: tuple[Float[Array, "*shape Dy"], Float[Array, "*shape Dy"]]
 
     def in_units(self, dataset: Dataset) -> tuple[np.ndarray, Pair, Pair]:
-        """The outputs, their moments, and those given the state before, in the user's units."""
+        """Return the outputs, `moments` and `moments_ahead` in the user's units."""
 
         def pair(mean: Array, variance: Array) -> Pair:
             return dataset.decode(mean), dataset.decode_variance(variance)
@@ -428,9 +429,9 @@ def simulate_paths(
     noise: bool,
     one_function: bool = False,
 ) -> Paths:
-    """`run_paths` of these draws with their noises scaled, compiled.
+    """Simulate paths of these draws with scaled noise by the compiled `run_paths`.
 
-    With `one_function` each path has one function all along.
+    With `one_function`, each path follows one function.
     """
     ensemble = assemble(*plan.members, u.shape[1]).scaled(scale)
     functions = draw_functions(plan.members, plan.keys, u.shape[1]) if one_function else None
@@ -501,14 +502,15 @@ def run_paths(
 
 
 def _each(function: Callable[[PRNGKeyArray], Array], keys: PRNGKeyArray) -> Array:
-    """A function of each of the keys (S, P)."""
+    """Apply a function to each of the keys (S, P)."""
     return jax.vmap(jax.vmap(function))(keys)
 
 
 def emissions(
     likelihood: Likelihood, keys: PRNGKeyArray, x: Float[Array, "S N Dx"], noise: bool
 ) -> Emission:
-    """y ~ p(y | x), or the mean, under each draw's likelihood, with one key per state.
+    """Draw y ~ p(y | x), or return the mean, under the likelihood of each draw, with one key per
+    state.
 
     Every array of the likelihood has a leading axis S.
     """
@@ -522,7 +524,7 @@ def emissions(
 
 
 def look_ahead(likelihood: Likelihood, emission: Emission, moments: Moments) -> Emission:
-    """With the moments of y given the state before, for a Gaussian emission.
+    """Return the emission with the moments of y given the previous state, if it is Gaussian.
 
     C E[x'] + d   and   C Var[x'] Cᵀ + R
     """
@@ -541,9 +543,10 @@ def look_ahead(likelihood: Likelihood, emission: Emission, moments: Moments) -> 
 def stand_in(
     source: Int[Array, " N"], alive: Bool[Array, " N"], lots: Float[Array, " N"]
 ) -> Int[Array, " N"]:
-    """Whom each path copies: itself while it lives, else the path before, else one by its lot.
+    """Return the path that each path copies: itself while inside, then the previous choice, then a
+    random one.
 
-    Lots are uniform on [0, 1). Where no path lives the result has no meaning.
+    Lots are uniform on [0, 1). If no path is inside, the result is meaningless.
     """
     living = jnp.cumsum(alive)
     chosen = jnp.searchsorted(living, jnp.floor(lots * living[-1]).astype(living.dtype) + 1)
@@ -558,7 +561,9 @@ def choose_particles(
     scale: Float[Array, " S"],
     gaussian: bool,
 ) -> Float[Array, "S P Dx"]:
-    """A particle for each path with a key (S, P), by weight, or a draw of the cloud's Gaussian."""
+    """Draw a particle by weight, or from the Gaussian of the cloud, for each path with a key (S,
+    P).
+    """
     if gaussian:
         starts = _each(lambda key: jax.random.fold_in(key, START), keys)
         return draw_states(starts, particles, scale)
@@ -574,9 +579,9 @@ def choose_particles(
 def draw_states(
     keys: PRNGKeyArray, cloud: Float[Array, "S N Dx"], scale: Float[Array, " S"]
 ) -> Float[Array, "S P Dx"]:
-    """x ~ N(m, s P) for each key (S, P), with the mean m and covariance P of the points.
+    """Draw x ~ N(m, s P) for each key (S, P), with the mean m and covariance P of the points.
 
-    m + √s Σ_i ε_i (p_i − m) / √N, with ε ~ N(0, I), has this law.
+    It is m + √s Σ_i ε_i (p_i − m) / √N with ε ~ N(0, I).
     """
     mean = jnp.mean(cloud, 1, keepdims=True)
     gaps = jnp.sqrt(scale / cloud.shape[1])[:, None, None] * (cloud - mean)

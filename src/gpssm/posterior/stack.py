@@ -52,9 +52,9 @@ from gpssm.posterior.validation import (
     outputs_spread,
 )
 
-CONTENTS = "stack.json"  # the file inside a saved stack that names its members
-# Entries are less independent than one for three rows. But weights of few rows then lean on what
-# members are worth, and those of many rows hardly change.
+CONTENTS = "stack.json"  # the file of a saved stack that lists its members
+# Entries are less independent than one per three rows. This value gives weights of few rows more
+# influence from the scores, and those of many rows hardly change.
 ROWS_PER_ENTRY = 3
 
 
@@ -380,7 +380,7 @@ class Stack:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
         check_whole("most", most, 0)
         shares = self._shares(most)
-        # A few numbers of draws, so that programs serve mixtures of any weights.
+        # Round the number of draws, so that mixtures of different weights share compiled programs.
         members = {
             name: member.thinned(2 ** (shares[name].bit_length() - 1))
             for name, member in self.members.items()
@@ -423,7 +423,8 @@ class Stack:
         with distinct_warnings():
             parts = []
             for name, paths in self._shares(num_paths).items():
-                # A few numbers of paths, so that programs serve mixtures of any weights.
+                # Round the number of paths, so that mixtures of different weights share compiled
+                # programs.
                 more = 2 ** (paths - 1).bit_length()
                 parts.append(of(self.members[name], more).thinned(paths))
         joint = Forecast.join(parts)
@@ -441,7 +442,7 @@ class Stack:
         return dataclasses.replace(self, members=members)
 
 
-Forecaster = Posterior | Stack  # what holds training data and forecasts
+Forecaster = Posterior | Stack  # anything that has training data and forecasts
 
 
 def single_posteriors(forecaster: Forecaster) -> list[Posterior]:
@@ -682,14 +683,14 @@ def mix(
     """
     sound = {name: score for name, score in scores.items() if isinstance(score, HeldOutScores)}
     notes = [
-        f"{name} failed and is left out: {error}"
+        f"{name} failed and was dropped: {error}"
         for name, error in scores.items()
         if isinstance(error, Exception)
     ]
     if not sound:
         raise RuntimeError(" ".join(notes))
     densities = np.stack([score.log_densities for score in sound.values()])
-    # Where all paths of a member are equal it has no density; such an entry judges nobody.
+    # A member whose paths are all equal has no density; such entries are ignored.
     densities = densities[:, np.isfinite(densities).all(0)]
     competes = np.array([among is None or name in among for name in sound])
     worth = next(iter(sound.values())).rows / ROWS_PER_ENTRY

@@ -1,7 +1,7 @@
-"""Posteriors as trees of arrays, and trees in netCDF files, exact to the last bit.
+"""Posteriors as trees of arrays, stored exactly in netCDF files.
 
-A tree has the groups and names of ArviZ where it has some, and a group for each other field of
-`Posterior` that has arrays:
+A tree uses the groups and names of ArviZ where they exist, and a group for each other field of
+`Posterior` with arrays:
 
     posterior            states, weights, and the parameters that vary by their dotted names
     sample_stats         lp, acceptance_rate, diverging, energy, n_steps
@@ -10,16 +10,16 @@ A tree has the groups and names of ArviZ where it has some, and a group for each
     constant_data        u
     model, current, ...  arrays by their dotted names
 
-Several experiments have their number in the names: states_0, states_1, ... An attribute for each
-field says in JSON how it is put together from its arrays (`descriptions.py`). Other attributes are
-the format, the versions of what wrote it, and a checksum of all arrays, names and attributes. Any
-netCDF tool can read a file:
+If there are several experiments, names include their number: states_0, states_1, ... An attribute
+for each field describes in JSON how it is assembled from its arrays (`descriptions.py`). Other
+attributes are the format, the versions of the software, and a checksum of all arrays, names and
+attributes. Any netCDF tool can read the files:
 
     xarray.open_datatree("run.nc")["posterior"]["weights"]  # (chain, draw, state, inducing)
 
-A file may come from a stranger, or have been edited. Nothing of it is run; no array is made that
-claims to be larger than what the file can hold; and what was read has the types and shapes of a
-posterior, and finite numbers, or the file is refused with the name of the part that is wrong.
+Files may come from strangers or have been edited. No code in a file is run, no array is allocated
+that is larger than the file can hold, and unless types, shapes and values are those of a valid
+posterior, the file is rejected with the name of the invalid part.
 """
 
 import datetime
@@ -85,7 +85,7 @@ NAMES = {
     "divergent": "diverging",
     "gradients": "n_steps",
 }
-# Axes in front of all arrays of a group, and the axes of an array by a part of its name.
+# Leading axes of all arrays of a group, and the axes of an array by a part of its name.
 LEADING = dict.fromkeys(
     ("posterior", *STATISTICS.values(), "current", "learned"), ("chain", "draw")
 )
@@ -121,10 +121,10 @@ AXES = {
 
 
 def save(posterior: "Posterior", path: str | Path, *, overwrite: bool = False) -> None:
-    """Save everything in a netCDF file, to the last bit, for `gpssm.load`.
+    """Save the posterior exactly in a netCDF file for `gpssm.load`.
 
-    The file is there whole or not at all. A user's own functions (a mean, a likelihood, a link) are
-    saved by name only: `load` is given them again.
+    The file is written atomically. User-defined functions (a mean, a likelihood, a link) are saved
+    only by name and must be passed to `load`.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def save(posterior: "Posterior", path: str | Path, *, overwrite: bool = False) -
     path
         The file.
     overwrite
-        Whether to replace a file that is there.
+        Whether to replace an existing file.
     """
     target = check_target(path, overwrite)
     image = to_bytes(to_tree(posterior))
@@ -146,9 +146,9 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
     Parameters
     ----------
     path
-        A file that `save` wrote.
+        A file written by `save`.
     parts
-        The user's own functions of the model by dotted name.
+        User-defined functions of the model by dotted name.
     """
     if not (parts is None or isinstance(parts, Mapping)):
         raise TypeError(
@@ -156,11 +156,11 @@ def read(path: str | Path, parts: Mapping[str, Any] | None = None) -> dict[str, 
         )
     path = check_path(path)
     try:
-        # Opened once: another process may put a newer file in its place meanwhile.
+        # Opened only once, as another process may replace the file in the meantime.
         with open(path, "rb") as file:
             return read_open(file, path, parts)
     except OSError as error:
-        message = f"{path} cannot be opened ({error.strerror}); posterior.save(path) writes a file"
+        message = f"{path} cannot be opened ({error.strerror}); posterior.save(path) writes files"
         raise type(error)(error.errno, message) from None
 
 
@@ -178,7 +178,7 @@ def read_open(file: BinaryIO, path: Path, parts: Mapping[str, Any] | None = None
     """
     if file.read(len(SIGNATURE)) != SIGNATURE:
         raise ValueError(
-            f"{path} is not a netCDF-4 file. Give the path of a file that posterior.save wrote."
+            f"{path} is not a netCDF-4 file. Pass the path of a file written by posterior.save."
         )
     tree = _read_tree(file, path)
     if tree.attrs.get("checksum") != checksum(tree):
@@ -189,7 +189,7 @@ def read_open(file: BinaryIO, path: Path, parts: Mapping[str, Any] | None = None
 
 
 def to_tree(posterior: "Posterior") -> "xr.DataTree":
-    """Return all fields of a posterior as one tree of arrays."""
+    """Return a posterior as a tree of arrays."""
     import xarray as xr
 
     arrays: Arrays = {}
@@ -224,16 +224,16 @@ def to_tree(posterior: "Posterior") -> "xr.DataTree":
 def from_tree(
     tree: "xr.DataTree", path: Path, parts: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the fields that the arrays and descriptions of a tree make, if they make a posterior.
+    """Return the fields of a posterior from a tree, or raise if they are invalid.
 
     Parameters
     ----------
     tree
         The tree.
     path
-        The file that it is from, for messages.
+        The file of the tree, for messages.
     parts
-        The user's own functions of the model by dotted name.
+        User-defined functions of the model by dotted name.
     """
     arrays = {
         f"{node.name}/{name}": variable.values
@@ -249,14 +249,14 @@ def from_tree(
     unknown = set(parts or {}) - needed
     if unknown:
         raise KeyError(
-            f"{path} needs no part {', '.join(sorted(unknown))}. It needs: "
+            f"{path} does not use the parts {', '.join(sorted(unknown))}. Required parts: "
             f"{', '.join(sorted(needed)) or 'none'}."
         )
     fields = {}
     for field, description in descriptions.items():
-        with _damage(path, f"its part {field!r} cannot be put together"):
+        with _damage(path, f"its part {field!r} cannot be assembled"):
             fields[field] = restore(description, arrays, parts)
-    with _damage(path, "its parts do not fit together"):
+    with _damage(path, "its parts are inconsistent"):
         finite = _check_fields(fields, traceable=not needed)
     if not finite.all():
         chains = ", ".join(map(str, np.flatnonzero(~finite.all(1))))
@@ -285,7 +285,7 @@ def checksum(tree: "xr.DataTree") -> str:
 def _locate(field: str, numbered: bool, name: str) -> str:
     """Return the group and name in a tree of the array with a dotted name in a field."""
     place = name.split(".")
-    # A slash would name a group of a file.
+    # A slash would denote a group of the file.
     group, variable = field, name.replace("/", "|")
     number = f"_{place[1]}" if numbered and len(place) > 1 else ""
     match field, place:
@@ -320,19 +320,19 @@ def _dataset(group: str, variables: Arrays) -> "xr.Dataset":
 def _name_axes(
     name: str, shape: tuple[int, ...], sizes: dict[str, int], leading: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return names for the axes of an array: those of a part of its name, else axis_0, axis_1, ...
+    """Return names for the axes of an array: those for a part of its name, or axis_0, axis_1, ...
 
     Parameters
     ----------
     name, shape
-        The array's name and shape. A number after the name is also that of its time.
+        Name and shape of the array. A number at the end of the name also applies to its time axis.
     sizes
-        Sizes of the axes of the group so far, to which those of the array are added. An axis that
-        differs has its size in its name: time, time_40.
+        Sizes of the axes of the group so far, to which those of the array are added. If sizes
+        differ, the name includes the size: time, time_40.
     leading
-        The first axes of the arrays of the group.
+        The leading axes of the arrays of the group.
     """
-    if len(shape) < len(leading) or name == "past":  # the last inputs are the same for all draws
+    if len(shape) < len(leading) or name == "past":  # past inputs are the same for all draws
         leading = ()
     rank = len(shape) - len(leading)
     number = "".join(re.findall(r"_\d+$", name))
@@ -351,9 +351,9 @@ def _name_axes(
 
 
 def to_bytes(tree: "xr.DataTree") -> bytes:
-    """Return the bytes of a file with a tree.
+    """Return the contents of a file with a tree.
 
-    They are made in memory: HDF5 itself does not survive a disk that fills up.
+    They are assembled in memory, as HDF5 does not handle a full disk.
     """
     import h5netcdf
     from xarray.backends import H5NetCDFStore
@@ -367,20 +367,20 @@ def to_bytes(tree: "xr.DataTree") -> bytes:
 
 
 def _read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
-    """Return the tree in an open file, if it is one of ours of this version."""
+    """Return the tree in an open file, or raise if the format is not supported."""
     import h5netcdf
     import h5py
     import xarray as xr
     from xarray.backends import H5NetCDFStore
 
-    # Opened by h5py, a file is closed whatever is found in it; h5netcdf alone keeps hold of a
-    # damaged one, and HDF5 then shows its contents in place of what is written there later.
+    # h5py always closes the file; h5netcdf keeps a damaged one open, and HDF5 then returns its
+    # contents instead of what is written there later.
     with _damage(path), h5py.File(source, "r") as opened:
         attributes = dict(opened.attrs)
     if attributes.get("format") != FORMAT:
         raise ValueError(
-            f"{path} was written by another program. Give the path of a file that posterior.save "
-            "wrote."
+            f"{path} was written by another program. Pass the path of a file written by "
+            "posterior.save."
         )
     with _damage(path):
         version = int(np.asarray(attributes["format_version"]).item())
@@ -407,7 +407,7 @@ def _read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
 
 
 def _check_size(array: Any) -> None:
-    """Refuse an array of a file that is none of numbers, or larger than the file can hold."""
+    """Raise if an array of a file is not numeric, or larger than the file can hold."""
     demand(array.name, array.dtype.kind in "biuf", f"has the type {array.dtype}")
     demand(
         array.name,
@@ -417,10 +417,8 @@ def _check_size(array: Any) -> None:
 
 
 @contextmanager
-def _damage(
-    path: Path, reason: str = "it cannot be read, perhaps it was cut off"
-) -> Iterator[None]:
-    """Turn every error of reading into damage: which error HDF5 raises depends on where it is."""
+def _damage(path: Path, reason: str = "it cannot be read and may be truncated") -> Iterator[None]:
+    """Convert all errors of reading into one type, since that of HDF5 depends on the damage."""
     try:
         yield
     except NotAsSaved:
@@ -434,14 +432,14 @@ def _damaged(path: Path, reason: str) -> ValueError:
 
 
 def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:
-    """Refuse fields that are not those of a posterior: types, shapes, finite numbers.
+    """Raise unless types, shapes and values of the fields are those of a posterior.
 
     Parameters
     ----------
     fields
         The fields of `Posterior`.
     traceable
-        Whether the model has no part of the user, so that its parts can be tried on each other.
+        Whether the model has no user-defined part, so that its parts can be evaluated together.
 
     Returns
     -------
@@ -482,16 +480,16 @@ def _check_fields(fields: Mapping[str, Any], traceable: bool) -> np.ndarray:
         ],
         axis=0,
     )
-    demand("draws", finite.any(), "has no draw that is finite")
+    demand("draws", finite.any(), "has no finite draw")
     return finite
 
 
 def _check_filter(
     name: str, filtered: CurrentState | Learned, axes: tuple[int, ...], size: int
 ) -> None:
-    """Check what a filter knows of so many coordinates under each draw."""
+    """Check the filter state of each draw, with this number of coordinates."""
     demand(f"{name}.rows", type(filtered.rows) is int and filtered.rows >= 0, "is no number")
-    demand(f"{name}.state", isinstance(filtered.state, FilterState), "is no state of a filter")
+    demand(f"{name}.state", isinstance(filtered.state, FilterState), "is not the state of a filter")
     coordinates = {"mean": (size,), "covariance": (size, size), "surprise": ()}
     particles = filtered.state.particles
     if particles is not None:
@@ -502,21 +500,21 @@ def _check_filter(
 
 
 def _check_draws(fields: Mapping[str, Any]) -> None:
-    """Check draws of the model's states, weights and leaves, and the sampler's figures."""
+    """Check the draws of states, weights and leaves, and the diagnostics of the sampler."""
     model, draws, dataset = fields["model"], fields["draws"], fields["dataset"]
     demand_shape("model.log_process_std", model.log_process_std, None)
     demand_shape("draws.weights", draws.weights, None, None, *model.weights_shape)
     axes = draws.weights.shape[:2]
     demand("draws", all(axes), "is empty")
     number = len(dataset.experiments)
-    demand("draws.states", len(draws.states) == number, "are of another number of series")
+    demand("draws.states", len(draws.states) == number, "have another number of series")
     first = dataset.first_states or (0,) * number
     for index, states in enumerate(draws.states):
         length = len(dataset.experiments[index]) + 1 - first[index]
         demand_shape(f"draws.states.{index}", states, *axes, length, model.state_dim)
     leaves = model.leaves()
     names = {name for name, _ in model.roles}
-    demand("model", names == {*leaves} == {*model.priors}, "has other leaves than roles")
+    demand("model", names == {*leaves} == {*model.priors}, "has leaves that differ from its roles")
     for name, leaf in draws.leaves.items():
         demand_shape(f"draws.leaves.{name}", leaf, *axes, *leaves[name].shape)
     warmup = (axes[0], fields["warmup"].log_target.shape[1])
@@ -527,7 +525,7 @@ def _check_draws(fields: Mapping[str, Any]) -> None:
 
 
 def _check_model(model: GPSSM, series: Series, traceable: bool) -> None:
-    """Check that leaves are finite, and that parts go together, if they can be tried."""
+    """Check that leaves are finite and, if possible, that the parts are consistent."""
     for name, leaf in model.leaves().items():
         demand(f"model.{name}", np.isfinite(leaf).all(), "is not finite")
     if not traceable:

@@ -1,12 +1,12 @@
 """Rolling-origin evaluation: forecasts of held-out rows from many origins.
 
-    origin r: functions and parameters as learned, the state given rows 0..r−1,
+    origin r: functions and parameters as fitted, the state given rows 0..r−1,
               a forecast of rows r..r+horizon−1
 
-A forecast is given the inputs of the rows it covers, and none of their outputs. The choice of
-starts, `backtest`, `select`, `stack`, `calibrate`, the choice of forgetting, the comparison with
-baselines and the benchmark all forecast by `rolling_forecasts`. They differ in how many origins,
-paths and draws they can afford: each has a `RollingOrigin` below.
+A forecast uses the inputs of its rows, but none of their outputs. The choice of starts, `backtest`,
+`select`, `stack`, `calibrate`, the choice of forgetting, the comparison with baselines and the
+benchmark all use `rolling_forecasts`, with different numbers of origins, paths and draws: each has
+a `RollingOrigin` below.
 """
 
 import sys
@@ -25,7 +25,7 @@ from gpssm.posterior.forecast import HORIZON, Forecast
 if TYPE_CHECKING:
     from gpssm.posterior.stack import Forecaster
 
-HELD_OUT = 0.25  # share of a series that each fold holds out
+HELD_OUT = 0.25  # fraction of a series that each fold holds out
 FEWEST_ROWS = 15  # held-out rows below which a series is not judged
 # Forecasts from neighbouring origins share rows and err together: all entries are worth one
 # independent entry for so many rows.
@@ -74,7 +74,7 @@ class RollingOrigin:
         return replace(self, horizon=max(1, min(self.horizon, longest)))
 
     def spacing(self, rows: int) -> int:
-        """Rows between two origins that are spread over so many rows."""
+        """Return the distance between origins for this number of rows."""
         return max(self.step, -(-rows // self.most_origins))
 
     def origins(self, rows: int, first: int = 0) -> range:
@@ -86,27 +86,27 @@ class RollingOrigin:
 
 
 BACKTEST = RollingOrigin()  # also of `select`
-# Candidates are many and their chains short; simulations matter as much as forecasts.
+# For many candidates with short chains; simulations matter as much as forecasts.
 STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=True)
-# Log scores of density estimates need more paths.
+# Density estimates for log scores need more paths.
 STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
-# Every step ahead is calibrated, from as many origins as there are in few rows.
+# Every step ahead is calibrated, from all origins in a small number of rows.
 CALIBRATION = RollingOrigin(
     horizon=256, step=2, most_origins=40, num_paths=300, num_draws=100, cut=True
 )
-# A candidate per forgetting factor, inside the training rows.
+# For each forgetting factor, within the training rows.
 FORGETTING = RollingOrigin(step=1, most_origins=10, num_paths=200, num_draws=40)
-# Simulations along the training rows, from the states of each draw.
+# For simulations of the training rows, from the states of each draw.
 TRAINING = RollingOrigin(horizon=120, most_origins=8, num_draws=50)
-# One table of every fit; there is one origin more than these, the first.
+# For the table of every fit; the first row is one more origin.
 BASELINES = RollingOrigin(most_origins=19, num_paths=500, num_draws=100)
 BENCHMARK = RollingOrigin(num_draws=250, same_seed=True)
-# A filter of the weights holds their covariance for each draw.
+# Filtering the weights stores their covariance for each draw.
 BENCHMARK_LEARNING = replace(BENCHMARK, num_draws=100)
 
 
 class Fold(NamedTuple):
-    """A division of training series into rows to learn from and rows to forecast.
+    """A split of training series into rows to learn from and rows to forecast.
 
     Parameters
     ----------
@@ -129,21 +129,21 @@ class Fold(NamedTuple):
 
 
 class RollingForecast(NamedTuple):
-    """A forecast from one origin, with the rows it is judged by.
+    """A forecast from one origin, with the actual rows.
 
     Parameters
     ----------
     origin : int
-        Number of the first row that the forecast does not know.
+        Number of the first forecast row.
     forecast : Forecast
         The forecast of `rows`.
     rows : Series
         The rows from the origin on.
     horizon : int
-        Steps that are judged as a rolling forecast; the forecast may go on.
+        Number of steps that are scored as a rolling forecast; the forecast may be longer.
     early : bool
-        Whether the origin lies in the first half of the rows, which leaves enough of them to judge
-        the whole forecast as a simulation.
+        Whether the origin lies in the first half of the rows, so that the whole forecast can be
+        scored as a simulation.
     spacing : int
         Rows between two origins.
     """
@@ -196,13 +196,15 @@ def make_folds(series: Sequence[Series]) -> list[Fold]:
 
 
 def outputs_spread(series: Sequence[Series]) -> Float[np.ndarray, " Dy"]:
-    """Standard deviation of each output over all series, the unit of errors; 1 for a constant."""
+    """Return the standard deviation of each output over all series, the unit of errors; 1 if
+    constant.
+    """
     spread = np.nanstd(np.concatenate([item.y for item in series]), axis=0)
     return np.where(spread > 0, spread, 1.0)
 
 
 def settling_rows(rows: int, new_experiment: bool) -> int:
-    """Rows before the first origin, where the state is not known from rows before."""
+    """Return the number of rows before the first origin, in which the filter finds the state."""
     return min(20, rows // 3) if new_experiment else 0
 
 
@@ -267,12 +269,12 @@ def rolling_forecasts(
 def held_out_forecasts(
     posterior: "Forecaster", fold: Fold, scheme: RollingOrigin, seed: int
 ) -> Iterator[RollingForecast]:
-    """Forecasts of the held-out rows of a fold, to their end if the scheme simulates so far.
+    """Yield forecasts of the held-out rows of a fold, up to their end if the scheme allows it.
 
     Parameters
     ----------
     posterior : Posterior or Stack
-        A fit to the rows that the fold learns from.
+        A fit to the training rows of the fold.
     fold : Fold
         The held-out rows.
     scheme : RollingOrigin
@@ -310,12 +312,12 @@ def held_out_forecasts(
 
 
 def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[list[Errors], float]:
-    """Errors of the forecasts by which starts are compared.
+    """Return the errors of the forecasts by which starts are compared.
 
     Parameters
     ----------
     posterior : Posterior or Stack
-        A fit to the rows that the fold learns from.
+        A fit to the training rows of the fold.
     fold : Fold
         The held-out rows.
     seed : int
@@ -326,7 +328,7 @@ def held_out_errors(posterior: "Forecaster", fold: Fold, seed: int) -> tuple[lis
     errors : list of Errors
         One entry per forecast.
     share_left : float
-        Mean share of the paths that left the region the model knows.
+        Mean share of the paths that left the known region.
     """
     spread = outputs_spread(fold.series)
     errors = []

@@ -1,9 +1,9 @@
-"""The report: one HTML file about what was fitted and how far to trust it.
+"""The report of a fit as a single HTML file.
 
     write_report(posterior, "report.html", test=test)
 
-The page needs nothing but itself: pictures, numbers, style and script are inside, and it forbids
-itself any request.
+The page is self-contained: pictures, data, style and script are embedded, and its security policy
+forbids any request.
 """
 
 import base64
@@ -34,32 +34,32 @@ def make_report(
     pictures: Mapping[str, bytes] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> str:
-    """The report of a fit as the text of one HTML file.
+    """Return the report of a fit as the text of an HTML file.
 
     Parameters
     ----------
     posterior
-        The fit, or its examination: then `test` and `baselines` play no part.
+        The fit, or its examination, in which case `test` and `baselines` are ignored.
     test, baselines
         As in `evaluation.examine.examine`.
     title
         The heading of the page.
     pictures
-        PNG images that are drawn already, by the names of `report.pictures.WORDS`; by default all
-        are drawn.
+        PNG images by the names of `report.pictures.WORDS`; by default all are drawn.
     files
-        Texts to offer for download by file name, beside forecast.csv, metrics.json and config.json.
+        Texts to offer for download by file name, in addition to forecast.csv, metrics.json and
+        config.json.
     """
     examination = posterior
     if not isinstance(examination, Examination):
         examination = examine(examination, test, baselines=baselines)
     page = render(examination, compose(examination, title, pictures, files or {}))
-    # For those who look at it in a terminal.
+    # Without control characters, for readers of the source in a terminal.
     return "\n".join(map(printable, page.replace("\t", " ").split("\n")))
 
 
 def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
-    """Write what `make_report` makes; what was there stays until all of it is written."""
+    """Write the result of `make_report` to a file atomically."""
     path = Path(path)
     text = make_report(posterior, **options)
     write_atomically(path, lambda file: file.write(text.encode()))
@@ -67,11 +67,10 @@ def write_report(posterior: Forecaster | Examination, path: str | Path, **option
 
 
 def render(examination: Examination, content: Mapping[str, Any]) -> str:
-    """The page of an examination and of what `compose` made of it.
+    """Return the page of an examination and its composed content.
 
-    Text is escaped by the template engine. Script and style are the package's own, and only they
-    may run: the page's security policy names them by hash, so that nothing that came with the data
-    ever could.
+    Text is escaped by the template engine. Only the script and style of the package may run: the
+    security policy lists their hashes, so that nothing in the data can.
     """
     import jinja2
 

@@ -1,10 +1,10 @@
-"""What the page's charts draw, as plain data for JSON; `script.js` is their reader.
+"""The data of the page's charts as JSON values, which `script.js` reads.
 
 A group is {"id", "x", "methods", "levels", "keys", "panels"}: methods and levels can be switched
-for all its panels together, keys name the lines that cannot. A panel is one signal: {"title",
-"lines", "bands"}, with "split" where a forecast begins, "untrusted" spans of its axis, and "low"
-where it is an input. Lines and bands start at `x0` and go on in steps of `dx`; a value that does
-not exist is null. The first of the methods is the fit, and goes by the key MODEL.
+for all panels of a group; keys name the other lines. A panel shows one signal: {"title", "lines",
+"bands"}, with "split" where a forecast starts, "untrusted" spans of its axis, and "low" for inputs.
+Lines and bands start at `x0` with steps of `dx`; missing values are null. The first method is the
+fit, with the key MODEL.
 """
 
 import math
@@ -20,35 +20,35 @@ from gpssm.evaluation.baselines import RollingComparison, label
 from gpssm.plots.style import untrusted_spans, with_unit
 from gpssm.posterior.forecast import Forecast
 
-MODEL = "model"  # the key of the fit that the report is about
+MODEL = "model"  # the key of the fit
 LEVELS = (0.5, 0.9)
-FIT_ROWS = 1500  # of the fit that are drawn, the last ones
+FIT_ROWS = 1500  # number of last rows of the fit that are drawn
 
 Group = dict[str, Any]
 Values = Float[np.ndarray, " n"]
 
 
 class Axis(NamedTuple):
-    """The axis of rows: at their times where these are numbers, else by row number."""
+    """The axis of rows: by their times if these are numbers, otherwise by row number."""
 
     origin: float = 0
     unit: float = 1
 
     @classmethod
     def of(cls, clock: Clock | None) -> "Axis":
-        """The axis of a clock; dates are labels of row numbers."""
+        """Return the axis of a clock; dates are labels of row numbers."""
         return cls() if clock is None or clock.dates else cls(clock.start, clock.step)
 
     def place(self, row: float) -> float:
-        """Where a row lies."""
+        """Return the position of a row."""
         return self.origin + row * self.unit
 
     def line(self, key: str, name: str, values: Values, row: int, kind: str = "line") -> Group:
-        """A line from a row on."""
+        """Return a line that starts at a row."""
         return self._from(key, row) | {"label": name, "values": numbers(values), "kind": kind}
 
     def band(self, key: str, level: float, low: Values, high: Values, row: int) -> Group:
-        """A band of this level from a row on."""
+        """Return a band of this level that starts at a row."""
         ends = {"low": numbers(low), "high": numbers(high)}
         return self._from(key, row) | {"level": round(100 * level)} | ends
 
@@ -57,7 +57,9 @@ class Axis(NamedTuple):
 
 
 def numbers(values: Values) -> list[float | None]:
-    """Values to five digits, more where they hardly differ; null where there is none."""
+    """Return values with five digits, or more if they hardly differ, and None for missing
+    values.
+    """
     finite = values[np.isfinite(values)]
     span, size = (np.ptp(finite), np.abs(finite).max()) if finite.size else (0.0, 0.0)
     digits = min(5 + max(math.floor(math.log10(size / span)), 0), 15) if span > 0 else 5
@@ -65,7 +67,7 @@ def numbers(values: Values) -> list[float | None]:
 
 
 def keys_of(methods: Iterable[str]) -> dict[str, str]:
-    """The key of each method on the page, and what it is called there."""
+    """Return the key of each method on the page, with its displayed name."""
     _, *others = methods
     return {MODEL: "This model"} | {name: label(name) for name in others}
 
@@ -73,9 +75,9 @@ def keys_of(methods: Iterable[str]) -> dict[str, str]:
 def forecast_group(
     forecasts: Mapping[str, Forecast], history: Series, actual: Series | None, shown: set[str]
 ) -> Group:
-    """Fans of all methods, with what came before and what happened, and the inputs.
+    """Return intervals of all methods, with previous and actual outputs, and the inputs.
 
-    Keys in `shown` are switched on at first.
+    Keys in `shown` are initially visible.
     """
     names = keys_of(forecasts)
     first = next(iter(forecasts.values()))
@@ -107,12 +109,12 @@ def forecast_group(
         panels.append(_panel(name, history, [line]) | marks | {"low": True})
     keys = {"history": "History"} | ({} if actual is None else {"actual": "Actual"})
     keys |= {"input": "Input"} if first.inputs else {}
-    keys |= {"untrusted": "Not to be trusted"} if marks["untrusted"] else {}
+    keys |= {"untrusted": "Untrusted"} if marks["untrusted"] else {}
     return _group("forecast", names, shown, panels) | {"keys": keys} | _x(history.axis, begin, end)
 
 
 def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str = "fit") -> Group:
-    """The training outputs as the model sees them, with the interval of new observations."""
+    """Return the smoothed training outputs, with intervals for new observations."""
     axis = Axis.of(series.axis)
     first = max(len(series) - FIT_ROWS, 0)
     panels = []
@@ -128,11 +130,11 @@ def fit_group(smoothed: Forecast, observed: Forecast, series: Series, name: str 
 
 
 def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
-    """RMSE of each method by step ahead, over the rolling forecasts, each step with its neighbours.
+    """Return the RMSE of each method by step ahead over rolling forecasts, smoothed over steps.
 
-    Origins lie `step` rows apart, so that steps that far apart are judged by the same rows, and
-    others by others: a few rows that are hard to foresee come back every `step` steps, as a
-    sawtooth. A window that wide has them all.
+    Origins are `step` rows apart, so that steps that far apart are scored on the same rows and
+    others on different rows: a few rows that are hard to predict would recur every `step` steps as
+    a sawtooth. A window of this width contains all rows.
     """
     names = keys_of(entry.method for entry in rolling.entries)
     panels = []
@@ -146,7 +148,7 @@ def error_group(rolling: RollingComparison, shown: set[str]) -> Group:
 
 
 def smoothed_errors(errors: Float[np.ndarray, " H"], width: int) -> Float[np.ndarray, " H"]:
-    """The root mean square over a window of `width` steps around each, of those there are."""
+    """Return the root mean square over a window of `width` steps around each step."""
     observed = np.isfinite(errors)
     window = np.ones(min(width, len(errors)))
     squares = np.convolve(np.where(observed, errors, 0) ** 2, window, "same")
@@ -165,7 +167,7 @@ def _group(name: str, methods: Mapping[str, str], shown: set[str], panels: list[
 
 
 def _x(clock: Clock | None, begin: int, end: int) -> Group:
-    """What the axis of these rows is called and, where they have dates, the date of each."""
+    """Return the label of the axis of these rows and, if they have dates, the dates."""
     if clock is None:
         return {"x": "row"}
     name = {"x": clock.name or "time"}
@@ -176,10 +178,12 @@ def _x(clock: Clock | None, begin: int, end: int) -> Group:
 
 
 def _round_times(clock: Clock, begin: int) -> Group:
-    """The row of a midnight, and after how many rows times are round; empty if rows miss them."""
+    """Return the row of a midnight and the row distances of round times; empty if there are
+    none.
+    """
     first = clock.index(1, begin)[0]
     midnight = begin - (first - first.normalize()).total_seconds() / clock.dt
-    # Labels of an axis may be so many seconds, hours or days apart.
+    # Possible distances of labels in seconds.
     lengths = [1, 5, 15, 30, 60, 300, 900, 1800, *(3600 * hours for hours in (1, 3, 6, 12))]
     lengths += [86400 * days for days in (1, 2, 5, 10, 30, 90, 365)]
     sizes = [round(seconds / clock.dt) for seconds in lengths if seconds % clock.dt == 0]

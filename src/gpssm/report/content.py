@@ -1,4 +1,4 @@
-"""What goes into a report, from one examination: texts, tables, charts, pictures, files."""
+"""The content of a report: texts, tables, charts, pictures and files."""
 
 import importlib.metadata
 import math
@@ -43,16 +43,16 @@ def compose(
     pictures: Mapping[str, bytes] | None,
     files: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything that the template shows beside the examination.
+    """Return everything that the template shows in addition to the examination.
 
-    `methods` are the names of the entries of the rolling comparison by their keys on the page, and
-    `experiments` those of the training series whose fits are drawn by the names of their charts.
+    `methods` maps keys on the page to names in the rolling comparison, and `experiments` names of
+    charts to the names of training series.
     """
     posterior = examination.posterior
     rolling = examination.rolling
     raw = posterior.dataset.experiments
     history = raw[-1]
-    steps = min(500, max(2500 // history.output_dim, HORIZON))  # so that the file stays small
+    steps = min(500, max(2500 // history.output_dim, HORIZON))  # to limit the size of the file
     shown = {name: forecast[:steps] for name, forecast in examination.forecasts.items()}
     hidden = examination.forecast.horizon - shown[examination.method].horizon
     switched_on = {MODEL} | ({rolling.best_baseline.method} if rolling.best_baseline else set())
@@ -126,9 +126,9 @@ def _fit_note(examination: Examination) -> str:
 
 
 def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]:
-    """A table per output of `Forecast.to_dataframe`, beside what happened where that is known.
+    """Return one table per output of `Forecast.to_dataframe`, with the actual outputs if known.
 
-    Its last column marks steps that cannot be trusted; it is left out where there are none.
+    The last column marks untrusted steps; it is omitted if there are none.
     """
     names = list(map(str, frame.columns))
     outputs = [name.removesuffix(" mean") for name in names if name.endswith(" mean")]
@@ -143,7 +143,7 @@ def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]
         std = columns.pop("std").median()
         if actual is not None and len(actual) >= len(frame):
             columns["actual"] = actual.y[: len(frame), number]
-        # As many decimals as the spread of the forecast makes worth reading.
+        # The number of decimals depends on the spread of the forecast.
         place = math.floor(math.log10(std)) if std > 0 else 0
         shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
         rows = [
@@ -162,7 +162,7 @@ def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]
 
 
 def short_times(times: Any) -> list[str]:
-    """Steps or times as text, dates without hours or seconds that are all zero."""
+    """Return steps or times as text, without hours or seconds if all are zero."""
     texts = [str(time) for time in times]
     for end in (":00", " 00:00"):
         if all(len(text) > 10 and text.endswith(end) for text in texts):
@@ -171,7 +171,7 @@ def short_times(times: Any) -> list[str]:
 
 
 def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:
-    """Everything that the result depends on, by heading; of a stack, of its leading member."""
+    """Return all settings by heading; for a stack, those of its leading member."""
     summary = examination.summary
     facts = summary.facts
     posterior = leading_member(examination.posterior)
@@ -213,7 +213,7 @@ def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings in words: those inside of others by both names, lists in one line."""
+    """Return settings as text: nested ones by both names, lists in one line."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -227,7 +227,7 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def data_uri(name: str, text: str) -> str:
-    """A file inside a link."""
+    """Return a file as a data URI."""
     kinds = {"csv": "text/csv", "json": "application/json"}
     kind = kinds.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};charset=utf-8,{quote(text, safe=',:;()[]{}')}"
@@ -240,7 +240,7 @@ SAMPLED = {
     "poor": "Chains do not agree about outputs and forecasts: treat everything below as "
     "provisional.",
 }
-# Where each chain has a separate model.
+# If each chain has a separate model.
 SEPARATE = {
     "good": "Each chain has a separate start and has converged, and chains agree about outputs "
     "and forecasts.",
@@ -252,7 +252,7 @@ SEPARATE = {
 
 
 def in_sentences(summary: Summary) -> list[str]:
-    """The model and its data, the sampling, each output, and how nonlinear it is."""
+    """Return paragraphs about the model, the sampling, each output and the nonlinearity."""
     sampled = SEPARATE if summary.sampling.separate else SAMPLED
     return [
         _fitted(summary),
@@ -308,7 +308,7 @@ def _about_output(output: OutputSummary, summary: Summary) -> str:
 
 
 def _nonlinear(share: float) -> str:
-    """How nonlinear the dynamics are, by what no linear map explains of the states' changes."""
+    """Return a sentence about the share of the states' changes that no linear map explains."""
     words = "clearly nonlinear" if share > 0.1 else "somewhat nonlinear"
     words = "practically linear" if share < 0.01 else words
     return (

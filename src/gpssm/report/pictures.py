@@ -1,4 +1,4 @@
-"""The figures of an examination, drawn from what was computed once, and their captions."""
+"""The figures of an examination and their captions."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from gpssm.posterior.stack import leading_member
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The text alternative and the caption of each picture, in the order in which they are drawn.
+# The alternative text and the caption of each picture, in the order of drawing.
 WORDS = {
     "forecast": (
         "The forecast: median and central intervals after the end of the data, with the actual "
@@ -74,7 +74,7 @@ WORDS = {
 
 
 def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
-    """A function for each figure that there are data for, by name."""
+    """Return a function for each figure with data, by name."""
     posterior = examination.posterior
     member = leading_member(posterior)
     test = examination.test
@@ -113,12 +113,12 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
 def draw_pictures(
     figures: Mapping[str, Callable[[], "Figure"]], progress: Mode = False
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Figures as PNG images by name, and a sentence for each that could not be drawn.
+    """Return figures as PNG images by name, and messages about those that failed.
 
     Parameters
     ----------
     figures
-        Those of `figures_of`.
+        The result of `figures_of`.
     progress
         True for a bar over the figures, "plain" for one line each, False for silence.
     """
@@ -129,7 +129,7 @@ def draw_pictures(
             pictures[name] = to_png(figures[name](), dpi=140)
         except ImportError as error:
             return pictures, [f"No picture was drawn: {error}"]
-        except Exception as error:  # a picture must not cost a run
+        except Exception as error:  # a failed picture must not end a run
             failures.append(f"The picture {name} could not be drawn: {error}")
     return pictures, failures
 
@@ -137,8 +137,8 @@ def draw_pictures(
 def page_pictures(
     examination: Examination, pictures: Mapping[str, bytes]
 ) -> dict[str, dict[str, Any]]:
-    """Pictures as the page has them: source, text alternative, caption and size, by name."""
-    # What each rests on.
+    """Return pictures for the page by name: source, alternative text, caption and size."""
+    # The basis of each picture.
     basis = {
         "forecast": f" {examination.future}",
         "calibration": f" On {examination.rolling.judged.protocol}.",
@@ -152,7 +152,7 @@ def page_pictures(
             "source": f"data:image/png;base64,{base64.b64encode(pictures[name]).decode()}",
             "alt": alt,
             "caption": caption + basis.get(name, ""),
-            # The size stands at a fixed place in a PNG's header.
+            # The size is at a fixed position in the header of a PNG file.
             "width": int.from_bytes(pictures[name][16:20]),
             "height": int.from_bytes(pictures[name][20:24]),
         }

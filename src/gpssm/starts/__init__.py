@@ -1,1 +1,1 @@
-"""Where a sampler begins: a model and the states it starts from."""
+"""Starts of samplers: a model and the states of each series."""

@@ -1,4 +1,4 @@
-"""A model from data: parts chosen by name or given, started from a linear fit."""
+"""Models built from named parts or objects, initialised by a linear fit."""
 
 import dataclasses
 import warnings
@@ -33,29 +33,29 @@ from gpssm.model.wiring import Wiring, make_wiring
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-LENGTHSCALE = 2.0  # of the kernel at the start, for states and inputs of unit scale
-SLACK = 0.1  # prior standard deviation of a linear map's coefficients around the linear fit
-BOX_MARGIN = 1.5  # half-width of the Hilbert basis's box, in half-ranges of the smoothed states
+LENGTHSCALE = 2.0  # initial lengthscale, for states and inputs of unit scale
+SLACK = 0.1  # prior standard deviation of linear coefficients around the linear fit
+BOX_MARGIN = 1.5  # half-width of the Hilbert box, in half-ranges of the smoothed states
 OUTPUT_MAP = (
     "likelihood.C",
     "likelihood.d",
-)  # fixed unless learned: the coordinates of the states are free
+)  # fixed by default, as the coordinates of the states are arbitrary
 NOISES = ("log_process_std", "likelihood.log_std")
 
 Coupling = Literal["none", "shared", "lmc", "hammerstein", "hammerstein-monotone"]
 
 
 class Start(NamedTuple):
-    """Where a sampler begins: a model, and the states of each series.
+    """The start of a sampler: a model, and the states of each series.
 
     Parameters
     ----------
     model
-        The model, at the parameters to begin with.
+        The model with initial parameters.
     states
         States (T+1, Dx) of each scaled series.
     notes
-        What a user should know about the start.
+        Messages to the user about the start.
     """
 
     model: GPSSM
@@ -65,22 +65,21 @@ class Start(NamedTuple):
 
 @in_double_precision
 def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLACK) -> Start:
-    """The model that a spec describes, started from a linear fit.
+    """Build the model of a spec, initialised by a linear fit.
 
-    The fit gives the emission, the process noise, the inducing locations and the centre of the
+    The fit determines the emission, the process noise, the inducing locations and the centre of the
     linear mean.
 
     Parameters
     ----------
     spec
-        What is asked for, with sizes that are numbers.
+        The specification, with resolved sizes.
     linear
-        The fit, for scaled series.
+        The linear fit to scaled series.
     key
-        For what is drawn at random: cluster starts, Fourier frequencies.
+        Random key for the clusters of inducing points and for Fourier frequencies.
     slack
-        How far the coefficients of a linear mean may stray from the fit: their prior standard
-        deviation.
+        Prior standard deviation of the coefficients of a linear mean around the fit.
     """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     num_outputs = linear.model.C.shape[0]
@@ -109,7 +108,7 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
         jnp.asarray(np.sqrt(np.diagonal(linear.model.process_cov))),
     )
     if isinstance(model.mean, Curved):
-        # What the slopes cannot say is how much of g enters which state.
+        # The linear coefficients determine how much of g enters each state.
         free = {
             "mean.weights": Normal(0.0, 1.0),
             "mean.inner.input_map": Normal(linear.model.input_map, 0.5),
@@ -125,10 +124,10 @@ def build(spec: "Spec", linear: LinearFit, key: PRNGKeyArray, slack: float = SLA
 def _build_kernel(
     spec: "Spec", wiring: Wiring | None, linear: LinearFit, key: PRNGKeyArray
 ) -> Kernel:
-    """The kernel of all transition functions: coupled, and seeing what the wiring lets it."""
+    """Return the kernel of all transition functions, with coupling and wiring."""
     state_dim, dim = linear.state_dim, linear.z.shape[1]
-    # The density pays for B/2Q at every step: a large variance beside a small Q would start far
-    # from anywhere likely.
+    # Every step is penalised by B/2Q: with a large variance and a small Q, the start would be very
+    # unlikely.
     variance = np.minimum(10.0 * np.diagonal(linear.model.process_cov), 0.1)
     coupled = _couple(spec, linear, variance, key)
     kernel = make_kernel(coupled, state_dim, dim, variance, LENGTHSCALE)
@@ -140,8 +139,8 @@ def _build_kernel(
 
 
 def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
-    """A kernel of all dimensions with a wiring: the same inputs must enter every learned
-    transition.
+    """Return a shared kernel with a wiring, in which all learned transitions have the same
+    arguments.
     """
     rows = {row for row in wiring.mask if any(row)}
     if len(rows) != 1:
@@ -157,12 +156,12 @@ def _mask_shared(kernel: Coregionalised, wiring: Wiring) -> Coregionalised:
 def _build_basis(
     spec: "Spec", kernel: Kernel, linear: LinearFit, slack: float, key: PRNGKeyArray
 ) -> Basis:
-    """The weights' basis: the Gaussian process's, its points shared where the kernel is, and that
-    of a linear mean.
+    """Return the basis of the Gaussian process, with shared points if the kernel is shared, and of
+    a linear mean.
     """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     if spec.coupling == "hammerstein-monotone":
-        # The curves say all of the inputs.
+        # The inputs enter only through the curves.
         sees = tuple(tuple(column < state_dim for column in range(dim)) for _ in range(state_dim))
         return LinearFeatures.build(state_dim, dim, slack, sees)
     linear_part = LinearFeatures.build(state_dim, dim, slack)
@@ -181,7 +180,7 @@ def _build_basis(
 
 
 def _free_scales(model: GPSSM) -> GPSSM:
-    """The model with W of a coupled kernel to be learned in place of the variances."""
+    """Return the model in which W of a coupled kernel is learned instead of the variances."""
     if not isinstance(model.kernel, Coregionalised):
         return model
     priors = {"kernel.mixing": Normal(-1.5, 1.0) if model.kernel.positive else Normal(0, 0.3)}
@@ -216,8 +215,8 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
         raise ValueError(f"coupling={coupling!r} needs inputs, but the data have none.")
     if wiring is not None and (coupling != "shared" or wiring.sparse):
         raise ValueError(
-            f"coupling={coupling!r} takes no "
-            f"wiring{' that is to be found' if coupling == 'shared' else ''}: use "
+            f"coupling={coupling!r} does not support "
+            f"{'sparse wiring' if coupling == 'shared' else 'wiring'}: use "
             "coupling='none', or 'shared' with the same arguments for all learned transitions."
         )
     if spec.basis != "inducing" or not isinstance(spec.kernel, str):
@@ -231,8 +230,8 @@ def _check_coupling(spec: "Spec", state_dim: int, dim: int, wiring: Wiring | Non
 def _couple(
     spec: "Spec", linear: LinearFit, variance: Float[np.ndarray, " Dx"], key: PRNGKeyArray
 ) -> str | Kernel:
-    """The kernel for all dimensions: variances are those of W or of the scales, the kernel's own
-    stays at one.
+    """Return the kernel for all dimensions; its variance is one, and W or the scales set the
+    variances.
     """
     state_dim, dim = linear.state_dim, linear.z.shape[1]
     amplitude = jnp.asarray(np.sqrt(variance))
@@ -248,8 +247,7 @@ def _couple(
         inner = Masked(make_kernel(spec.kernel, inputs, dim, 1.0, 1.0), sees)
         return Coregionalised(inner, mixing)
     if spec.coupling == "lmc" and spec.rank is not None:
-        # Rows of random directions with the size that each dimension has: nothing says which
-        # functions are shared.
+        # Random directions scaled to each dimension: it is unknown which functions are shared.
         directions = jax.random.normal(jax.random.fold_in(key, 1), (state_dim, spec.rank))
         directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
         return Coregionalised(
@@ -283,7 +281,9 @@ def _build_mean(spec: "Spec", linear: LinearSSM, wiring: Wiring | None) -> Mean:
 
 
 def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
-    """The basis with linear weights for what enters alone; the kernel sees to the rest."""
+    """Return the basis with linear weights only for entries of the wiring, which the kernel
+    respects itself.
+    """
     if isinstance(basis, Stacked):
         return Stacked(tuple(_wire_weights(part, wiring) for part in basis.parts))
     return (
@@ -292,9 +292,10 @@ def _wire_weights(basis: Basis, wiring: Wiring) -> Basis:
 
 
 def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
-    """No noise to speak of in the rows that are known, by a prior worth the data.
+    """Return the model with negligible process noise in known rows, by a prior with the weight of
+    the data.
 
-    An output map that is known stays.
+    A known output map remains fixed.
     """
     learned, prior = jnp.asarray(wiring.learned), model.priors["log_process_std"]
     if not all(wiring.learned) and isinstance(prior, InverseGamma):
@@ -304,8 +305,8 @@ def _hold_known(model: GPSSM, wiring: Wiring, rows: int) -> GPSSM:
         model = model.with_leaves({"log_process_std": noise})
         model = model.with_priors({"log_process_std": InverseGamma(shape, scale)})
     if wiring.sparse:
-        # Linear weights begin as wide as they may have to be and are drawn to nothing, lengthscales
-        # to where an input has no effect.
+        # The priors shrink scales of linear weights, initially wide, to zero, and lengthscales to
+        # values where an input has no effect.
         leaves = model.leaves()
         scales = [name for name in leaves if name.endswith("log_scale")]
         model = model.with_leaves(
@@ -335,13 +336,11 @@ def _make_basis(
 def inducing_locations(
     z: Float[np.ndarray, "N Dz"], num: int, seed: int = 0
 ) -> Float[Array, "num Dz"]:
-    """Centres of `num` clusters of the rows z = [x.
+    """Return the centres of `num` clusters of rows z = [x; u] by k-means.
 
-    U] by k-means, with every column at unit variance meanwhile.
-
-    They minimise Σ_n min_j |z_n − Z_j|² locally, from a k-means++ start; of more than 10 000
-    rows a random choice is used. No two are equal: where there are fewer distinct points, copies
-    moved by about a tenth of a standard deviation fill up.
+    They minimise Σ_n min_j |z_n − Z_j|² locally, with columns scaled to unit variance, from a
+    k-means++ start; beyond 10 000 rows, a random subset is used. The centres are distinct: if there
+    are too few distinct rows, copies displaced by about a tenth of a standard deviation are added.
     """
     generator = np.random.default_rng(seed)
     centre, scale = z.mean(axis=0), z.std(axis=0)
@@ -360,9 +359,7 @@ def inducing_locations(
 
 
 def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
-    """Run the model's shapes through one step, so that parts that do not fit are caught here and
-    named.
-    """
+    """Raise if the shapes of the parts are inconsistent, with a message that names them."""
     x, u = jnp.zeros((1, model.state_dim)), jnp.zeros((1, input_dim))
     try:
         step = jax.eval_shape(lambda: model.transition()(x, u))
@@ -385,23 +382,23 @@ def _check_shapes(model: GPSSM, input_dim: int, output_dim: int) -> None:
 
 
 def assign_roles(model: GPSSM, spec: "Spec", inherited: bool = False) -> GPSSM:
-    """The model with every parameter fixed, optimised or sampled, as the spec and its method say.
+    """Return the model with the roles of its parameters set by the spec and its method.
 
     Parameters
     ----------
     model
-        The model, with the roles that it was built with.
+        The model with its initial roles.
     spec
-        Its `hyper`, `fixed`, `learn` and method are used.
+        The specification, of which `hyper`, `fixed`, `learn` and the method are used.
     inherited
-        Whether kernel, basis and mean are those of a prior, and stay.
+        Whether kernel, basis and mean come from a prior and remain fixed.
     """
     method = spec.settings
     if not method.learns or spec.hyper == "fix":
         if spec.learn:
             raise ValueError(
-                f"hyper='fix' learns no parameters, but learn={tuple(spec.learn)!r} names some: "
-                "drop one."
+                f"hyper='fix' learns no parameters, which contradicts learn={tuple(spec.learn)!r}: "
+                "drop one of them."
             )
         model = model.with_roles("fix", "*")
     else:

@@ -147,7 +147,7 @@ class Physics:
             Gaussian.build(
                 jnp.asarray(C * np.asarray(scale) / std[:, None]),
                 jnp.asarray(-np.asarray(scaler.output_mean) / std),
-                jnp.full(len(C), 0.03),  # of the outputs' standard deviations
+                jnp.full(len(C), 0.03),  # relative to the standard deviations of the outputs
             ),
             jnp.asarray(noise),
         )

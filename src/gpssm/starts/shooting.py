@@ -1,25 +1,24 @@
-"""A start for simulations: the MAP of a model through windows of growing length, by multiple
-shooting.
+"""Multiple shooting: the MAP estimate of a model by simulations of increasingly long windows.
 
-A window of L steps is a simulation of the transition's mean, without process noise, from a start of
-its own:
+A window of L steps is a simulation of the mean transition, without process noise, from a separate
+initial state:
 
     x_{t+1} = m(z_t) + A(z_t)·v,   z_t = [x_t; u_t],   y_t ~ p(y | x_{t+1})
 
-and the window's start s_w is tied to the end e_{w−1} of the window before. What is minimised is
+and the initial state s_w of a window is tied to the end e_{w−1} of the previous window. The
+objective is
 
     J = −Σ_t log p(y_t | x_{t+1}) + Σ_w |s_w − e_{w−1}|² / 2δ² + ½|s_0|² + ½|v|² − log p(θ)
 
-over the weights v, the starts and the leaves θ of kernel, basis, mean and likelihood that are not
-fixed. Short windows come first, since their J has few minima; each length begins where the one
-before ended (Bock & Plitt 1984; for networks Ribeiro et al. 2020). All windows of all series run
-side by side. A window that a series does not fill has missing outputs at its end, which the
-likelihood leaves out.
+minimised over the weights v, the initial states and the leaves θ of kernel, basis, mean and
+likelihood that are not fixed. Short windows come first, since their J has few local minima; each
+length starts from the optimum of the previous one (Bock & Plitt 1984; for networks Ribeiro et al.
+2020). All windows of all series are simulated in parallel. Windows that extend beyond the end of a
+series have missing outputs, which the likelihood ignores.
 
-**Paths that run away.** While v is far from its place a simulation may leave for good, and its
-gradient with it. No state goes beyond ±`BOX` (states have unit scale), where it stands still for
-the gradient as well: its window is then drawn back by its start and by the other windows. The share
-of states that end there is reported.
+**Divergent paths.** Far from the optimum, a simulation and its gradient may diverge. States, which
+have unit scale, are therefore clipped to ±`BOX`, where their gradient is zero; the initial state of
+the window and the other windows then move it back. The share of clipped states is reported.
 """
 
 from collections.abc import Sequence
@@ -39,18 +38,17 @@ from gpssm.model.model import GPSSM, Function
 from gpssm.model.types import Data
 from gpssm.starts.build import Start
 
-LENGTHS = (16, 64, 256)  # rows of a window, from short to long
-WHOLE = 1024  # a record of at most as many rows is one window at last
+LENGTHS = (16, 64, 256)  # rows of a window, in the order of the stages
+WHOLE = 1024  # the last window is the whole record if it has at most this many rows
 DEFECT = 0.05  # δ, for states of unit scale
 BOX = 8.0
 
 
 class Blocks(NamedTuple):
-    """All series cut into W blocks of B rows, so that all window lengths are one program.
+    """All series divided into W blocks of B rows, so that all window lengths share one program.
 
-    A window lies in one block.
-
-    Rows beyond the end of a series have missing outputs and no window.
+    Each window lies within one block. Rows beyond the end of a series have missing outputs and no
+    window.
     """
 
     y: Float[Array, "W B Dy"]
@@ -60,8 +58,8 @@ class Blocks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What is learned: weights, leaves, and the state at the start of a window (at other rows it
-    has no effect).
+    """The optimised variables: weights, leaves, and states, which matter only at the start of a
+    window.
     """
 
     weights: Float[Array, "Dx M"]
@@ -86,13 +84,13 @@ class Shot(NamedTuple):
 
 
 def shoot_all(starts: Sequence[Start], series: Sequence[list[Series]]) -> list[Shot]:
-    """A shot from each start along its series, on as many cores as there are.
+    """Run shooting from each start on its series, in parallel on the available cores.
 
-    Where their shapes are the same they share the compiled program.
+    Starts of equal shapes share the compiled program.
     """
     pairs = list(zip(starts, series, strict=True))
     if len(pairs) > 1:
-        # A shot of no steps: threads would all compile the program they share.
+        # Compile once before the threads start: each would compile the shared program.
         shoot(
             *pairs[0], lengths=window_lengths([len(item) for item in pairs[0][1]])[:1], num_steps=0
         )
@@ -128,11 +126,11 @@ def shoot(
     paths = [np.asarray(path, float) for path in start.states]
     point = Point(
         jnp.zeros(model.weights_shape),
-        # A simulation has no use for the process noise.
+        # A simulation does not use the process noise.
         {name: leaf for name, leaf in model.free_leaves().items() if name != "log_process_std"},
         jnp.zeros(()),
     )
-    # Few rows are soon followed too closely.
+    # With few rows, more steps would overfit.
     steps = int(np.clip(0.5 * sum(rows), 250, 500)) if num_steps is None else num_steps
     clipped = 0.0
     for length in window_lengths(rows) if lengths is None else lengths:
@@ -148,8 +146,8 @@ def shoot(
 
 
 def window_lengths(rows: Sequence[int]) -> list[int]:
-    """Those of `LENGTHS` that are shorter than the longest series, and its length if that is at
-    most `WHOLE`.
+    """Return the `LENGTHS` shorter than the longest series, and its length if it is at most
+    `WHOLE`.
     """
     longest = max(rows)
     shorter = [length for length in LENGTHS if length < longest]
@@ -157,7 +155,7 @@ def window_lengths(rows: Sequence[int]) -> list[int]:
 
 
 def cut(series: Sequence[Series], length: int) -> Blocks:
-    """All series in windows of so many rows, from each series' first row on."""
+    """Divide all series into windows of `length` rows, from the first row of each series."""
     longest = max(len(rows) for rows in series)
     size = padded_length(longest) if longest <= WHOLE else max(LENGTHS)
     y = _in_blocks([np.asarray(rows.y, float) for rows in series], size, np.nan)
@@ -170,7 +168,9 @@ def cut(series: Sequence[Series], length: int) -> Blocks:
 
 
 def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> Array:
-    """Rows of each series in blocks of so many, the last of each series filled up."""
+    """Return the rows of each series in blocks of `size`, with the last block of a series
+    padded.
+    """
     padded = [
         np.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=fill) for rows in values
     ]
@@ -180,7 +180,7 @@ def _in_blocks(values: Sequence[np.ndarray], size: int, fill: float | bool) -> A
 
 
 def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx"]]:
-    """The states x₀, ..., x_T of each series."""
+    """Return the states x₀, ..., x_T of each series."""
     states, _, following = map(np.asarray, runs)
     paths, place, size = [], 0, states.shape[1]
     for count in rows:
@@ -196,7 +196,9 @@ def _join(runs: WindowRuns, rows: Sequence[int]) -> list[Float[np.ndarray, "_ Dx
 def simulate_windows(
     function: Function, starts: Float[Array, "W B Dx"], blocks: Blocks
 ) -> WindowRuns:
-    """All blocks side by side, each window from its start on, no state beyond ±`BOX`."""
+    """Simulate all blocks in parallel, each window from its start, with states clipped to
+    ±`BOX`.
+    """
 
     def move(
         reached: Float[Array, "W Dx"], row: tuple[Array, Array, Array]
@@ -211,12 +213,12 @@ def simulate_windows(
     )
     last, runs = jax.lax.scan(move, starts[:, 0], rows)
     states, reached, following = (jnp.swapaxes(part, 0, 1) for part in runs)
-    # The first row of a block was reached at the end of the block before.
+    # The first row of a block is the end of the previous block.
     return states, reached.at[1:, 0].set(last[:-1]), following
 
 
 def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], WindowRuns]:
-    """J / N for N rows with outputs, and the simulations."""
+    """Return J / N for N rows with outputs, and the simulations."""
     model = model.with_leaves(point.leaves)
     runs = simulate_windows(model.function(point.weights), point.starts, blocks)
     states, reached, following = runs
@@ -238,9 +240,9 @@ def loss(point: Point, model: GPSSM, blocks: Blocks) -> tuple[Float[Array, ""], 
 def _descend(
     point: Point, model: GPSSM, blocks: Blocks, steps: Int[Array, ""]
 ) -> tuple[Point, WindowRuns]:
-    """Adam from a point: where it ends, and the simulations there.
+    """Run Adam from a point; return the result, and the simulations.
 
-    Its step size falls from .01 to zero along a cosine.
+    The step size decays from .01 to zero along a cosine.
     """
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam())
 
@@ -255,7 +257,7 @@ def _descend(
     ) -> tuple[Point, Any]:
         point, memory = state
         _, slope = auxiliary
-        # A slope that is not finite leaves everything where it is, the optimiser's memory too.
+        # A gradient that is not finite changes nothing, including the state of the optimiser.
         safe = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(slope)]))
         rate = 0.5 * 0.01 * (1 + jnp.cos(jnp.pi * index / steps))
         updates, following = optimiser.update(slope, memory)

@@ -1,22 +1,20 @@
-"""Where a sampler may begin, by name, and what may be assumed of the process noise.
+"""Starts of samplers by name, and regimes of the process noise.
 
-The sampler stays in the mode it starts in, so starts are candidates, to be compared by the
-forecasts they lead to:
+A sampler remains in the mode of its start. Starts are therefore compared by their forecasts:
 
     em              the linear-Gaussian model with the greatest likelihood, and its smoothed states
     output-error    the linear model whose simulation has the least squared error, and its states
-    ...+shooting    from either, the model whose simulations of long windows follow the series
+    ...+shooting    from either, the model fitted to simulations of long windows
 
-A linear model that explains the next step well may owe it to process noise, and forget slow
-states; one that explains the simulation needs inputs that tell where the states are, which those
-of a closed loop do not.
+A linear model may predict the next step well by means of process noise and neglect slow states. A
+model fitted to simulations requires inputs that determine the states, unlike those of closed loops.
 
 The process noise has a *regime*:
 
-    free            Q ~ InverseGamma(1, .001), nearly flat: what the transition cannot explain
-                    becomes noise
-    small           √Q is held near a number s by a prior worth as much as the rows: the transition
-                    must explain everything but s a step, and the rest is observation noise
+    free            Q ~ InverseGamma(1, .001), nearly flat: deviations from the transition become
+                    process noise
+    small           √Q is held near a number s by a prior with the weight of the rows: deviations
+                    from the transition become observation noise
 """
 
 from collections.abc import Callable, Sequence
@@ -39,11 +37,11 @@ if TYPE_CHECKING:
 
 NoiseRegime = Literal["free", "small"]
 SMALL = 0.003  # √Q of the regime "small", for states of unit scale
-AFTER_SHOOTING = 0.01  # √Q that the sampler begins with after shooting, if it is free
+AFTER_SHOOTING = 0.01  # initial √Q of the sampler after shooting, if it is free
 
 
 class StartMethod(NamedTuple):
-    """How a start is made: a linear fit, and whether shooting follows."""
+    """A kind of start: a linear fit, and whether shooting follows."""
 
     linear: Callable[[list[Series], "Spec"], LinearFit]
     shooting: bool
@@ -66,29 +64,29 @@ def make_starts(
     keys: Sequence[PRNGKeyArray],
     slack: Callable[[int], float] = lambda rows: SLACK,
 ) -> list[Start]:
-    """The starts of this name from several linear fits, on as many cores as there are.
+    """Return the named start for each of several linear fits, computed in parallel.
 
     Parameters
     ----------
     name
-        Of `STARTS`.
+        A name from `STARTS`.
     spec
-        What is asked for; shooting leaves its `fixed` parameters as they are.
+        The specification; shooting does not change its `fixed` parameters.
     series
-        Scaled series, for each fit.
+        Scaled series of each fit.
     fits
-        The linear fit of each.
+        The linear fits.
     keys
-        Random numbers of each.
+        Random key of each fit.
     slack
-        How far a linear mean may stray from the linear fit to so many rows, where no shooting
-        follows.
+        Function from a number of rows to the prior standard deviation of a linear mean around the
+        linear fit, if no shooting follows.
     """
     if not STARTS[name].shooting:
         pairs = zip(fits, keys, strict=True)
         return [build(spec, fit, key, slack(len(fit.z))) for fit, key in pairs]
-    # Shooting begins with a kernel's variance of .05; `build` takes it from a noise that a
-    # simulation does not have.
+    # Shooting starts with a kernel variance of .05; `build` derives it from the process noise,
+    # which a simulation does not have.
     level = 0.05 / 10 * jnp.eye(spec.state_dim)
     quiet = [fit._replace(model=fit.model._replace(process_cov=level)) for fit in fits]
     starts = [build(spec, fit, key) for fit, key in zip(quiet, keys, strict=True)]
@@ -101,8 +99,8 @@ def make_starts(
 
 
 def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Start:
-    """The start with the leaves that shooting learned, and some noise where transitions are
-    learned.
+    """Return the start with the leaves fitted by shooting, and with process noise in learned
+    transitions.
     """
     learned = jnp.asarray(True if spec.wiring is None else spec.wiring.learned)
     noise = jnp.where(learned, jnp.log(AFTER_SHOOTING), start.model.log_process_std)
@@ -111,7 +109,7 @@ def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Star
     notes = ()
     if shot.clipped > 0.01:
         notes = (
-            f"{shot.clipped:.0%} of the simulated states of the start are at the limit, so the "
+            f"{shot.clipped:.0%} of the simulated states of the start diverge, so the "
             "start is poor. Try start='em', or a smaller state_dim.",
         )
     model = start.model.with_leaves(values | {"log_process_std": noise})
@@ -119,7 +117,7 @@ def _after_shooting(spec: "Spec", start: Start, held: Start, shot: Shot) -> Star
 
 
 def with_noise(start: Start, noise: NoiseRegime | float) -> Start:
-    """The start in a regime of the process noise; a number is the s of "small"."""
+    """Return the start in a regime of the process noise; a number is the s of "small"."""
     if noise == "free":
         return start
     if noise != "small" and (isinstance(noise, str) or not 0 < noise < np.inf):
@@ -129,7 +127,7 @@ def with_noise(start: Start, noise: NoiseRegime | float) -> Start:
     rows = sum(len(path) - 1 for path in start.states)
     level = SMALL if noise == "small" else float(noise)
     log_std = jnp.full(start.model.state_dim, jnp.log(level))
-    # The mode of 1/Q is at 1/s² whatever the shape, to within one row.
+    # The mode of 1/Q is at 1/s² for any shape, up to one row.
     prior = InverseGamma(0.5 * rows, 0.5 * rows * level**2)
     model = start.model.with_leaves({"log_process_std": log_std})
     return start._replace(model=model.with_priors({"log_process_std": prior}))

@@ -1,1 +1,1 @@
-"""The commands, a file a group."""
+"""The commands, with one file per group."""

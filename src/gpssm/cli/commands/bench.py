@@ -44,7 +44,7 @@ def sweep(
 
     emps and wiener-hammerstein have test records to simulate instead.
     Protocols: p30, simulation, rolling, learn, daisy-rolling.
-    Lists have commas. Results in the folder are not computed again.
+    Separate lists by commas. Results in the folder are not computed again.
 
     \b
     gpssm bench --datasets daisy --methods auto,arx --seeds 3 --out DIR
@@ -98,7 +98,7 @@ def report(
 
 
 def _pages(results: list[dict[str, Any]]) -> list[str]:
-    """The tables, and what the results are, as text."""
+    """Return the tables and a description of the results as text."""
     from gpssm.bench.tables import provenance, result_tables, summarise
 
     tables = [f"{table}\n" for table in result_tables(summarise(results))]
@@ -120,11 +120,11 @@ def _settings_by_method(texts: Sequence[str], methods: Sequence[str]) -> dict[st
 
 
 def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
-    """The names of a list with commas, checked against the choices."""
+    """Return the names in a comma-separated list, checked against the choices."""
     from gpssm.cli.settings import check_names
 
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
-        raise ValueError(f"name at least one {what}; got {text!r}")
+        raise ValueError(f"pass at least one {what}; got {text!r}")
     check_names("gpssm", what, names, choices or names)
     return names

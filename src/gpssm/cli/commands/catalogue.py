@@ -1,4 +1,4 @@
-"""`gpssm methods`, `kernels` and `likelihoods`, and `gpssm data`: what there is to choose from."""
+"""`gpssm methods`, `kernels` and `likelihoods`, and `gpssm data`: lists of available choices."""
 
 import inspect
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def likelihoods(screen: Screen) -> Answer:
 
 
 def _listed(title: str, things: Mapping[str, Any]) -> Answer:
-    """A table of names and the first paragraph of their documentation."""
+    """Return a table of names and the first paragraphs of their documentation."""
     words = {name: _first_paragraph(name, thing) for name, thing in things.items()}
     return _described(title, words)
 
@@ -50,7 +50,7 @@ def _described(title: str, words: Mapping[str, str]) -> Answer:
 
 
 def _class(build: Any) -> Any:
-    """The class of which this is the method `build`, or a partial application of it."""
+    """Return the class of a method `build` or of a partial application of it."""
     return getattr(build, "func", build).__self__
 
 
@@ -59,7 +59,7 @@ def _first_paragraph(name: str, thing: Any) -> str:
     for head in (f"`{name}`: ", f"`{name}`, ", f"{name.upper()}: ", f"{name.upper()}, "):
         words = words.removeprefix(head)
     words = words.replace("g from `LINKS` or the user's own `Link`", f"g = {name}")
-    # Formulas stay as they are.
+    # Formulas are not changed.
     return words if words[1:2] in "( " else words[:1].upper() + words[1:]
 
 
@@ -84,7 +84,7 @@ def fetch(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the CSV files.")] = Path(),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> Answer:
-    """Write series as CSV files, downloading them if need be.
+    """Write series as CSV files, after downloading them if necessary.
 
     \b
     gpssm data fetch furnace sim:duffing

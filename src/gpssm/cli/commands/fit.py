@@ -23,7 +23,7 @@ Whole = int | None
 
 
 def _option(*names: str, help: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    """An option that is None unless it is given; help names the default."""
+    """Return an option with the default None; the help text states the effective default."""
     return typer.Option(
         *names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False
     )
@@ -155,7 +155,7 @@ def _settings(
     method: str | None,
     model: Mapping[str, Any],
 ) -> "Settings":
-    """The settings of a file, changed by those of options."""
+    """Return the settings of a file, updated by the options."""
     from gpssm.cli.settings import READER, Settings, from_toml
 
     reader = {**reader, **{name: model[name] for name in READER if name in model}}
@@ -170,11 +170,11 @@ def _settings(
     fields["fit"] = fields["fit"] | _present(model)
     if not fields.get("files"):
         raise Misuse(
-            "name a data file (gpssm fit DATA -y COLUMN), or the folder of a run to resume "
+            "pass a data file (gpssm fit DATA -y COLUMN), or the folder of a run to resume "
             "(--resume --out RUN)"
         )
     if not fields.get("outputs"):
-        raise Misuse(f"name at least one output column with -y. {_columns(fields['files'][0])}")
+        raise Misuse(f"pass at least one output column with -y. {_columns(fields['files'][0])}")
     return Settings(**fields)
 
 
@@ -183,7 +183,7 @@ def _present(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _columns(path: str) -> str:
-    """The columns of a file, from the complaint of the reader that none was chosen."""
+    """Return the columns of a file, from the error message of the reader without columns."""
     from gpssm.data.readers import read
 
     try:
@@ -194,9 +194,9 @@ def _columns(path: str) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """A number, true, false, a list or a mapping as JSON has them, or else the text itself."""
+    """Return the JSON value of a text, or the text itself."""
     if re.match(r"\d+[-/.]\d+[-/.]", text):
-        return text  # a date
+        return text  # dates stay text
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
@@ -205,7 +205,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """Settings by name of NAME=VALUE."""
+    """Return settings by name from texts NAME=VALUE."""
     values = {}
     for text in texts:
         name, _, value = text.partition("=")

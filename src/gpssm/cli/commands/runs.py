@@ -1,4 +1,4 @@
-"""`gpssm forecast`, `compare`, `report` and `info`: what is to be had of finished runs."""
+"""`gpssm forecast`, `compare`, `report` and `info`: commands for finished runs."""
 
 import textwrap
 from pathlib import Path
@@ -38,7 +38,7 @@ def forecast(
 ) -> Answer:
     """Forecast the rows that follow the training data.
 
-    The inputs are those of --inputs, or else of the rows that were held out.
+    The inputs are those of --inputs, or of the held-out rows by default.
     """
     check_paths(inputs, out)
     with usage():
@@ -73,7 +73,7 @@ def forecast(
 def _share(text: str) -> float:
     """Return a level as a share: 0.9, 90 and "90 %" are the same."""
     value = float(text.replace("%", ""))
-    # 99.5 / 100 is not the nearest number to .995, and limits are named by it.
+    # 99.5 / 100 is not the float nearest to .995, by which limits are named.
     return as_share(round(value / 100, 12) if value > 1 else value)
 
 
@@ -100,7 +100,7 @@ def report(screen: Screen, run: RunFolder) -> Answer:
 
 
 def info(screen: Screen, run: RunFolder) -> Answer:
-    """Say what a run is: data, model, sampling, warnings, scores and verdicts, files."""
+    """Show data, model, sampling, warnings, scores, verdicts and files of a run."""
     from gpssm.cli.run_folder import METRICS, Run
 
     opened = Run.open(run)
@@ -118,7 +118,7 @@ def info(screen: Screen, run: RunFolder) -> Answer:
 
 
 def _wrapped(text: str) -> str:
-    """The text, with what goes on after the end of a line of the terminal indented."""
+    """Return the text wrapped to the terminal, with continuation lines indented."""
     lines = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)
