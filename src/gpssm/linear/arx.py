@@ -36,7 +36,7 @@ regression.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -478,7 +478,8 @@ def stable_gain(
     predictor = transition - gain @ emission
     if np.abs(np.linalg.eigvals(predictor)).max() < 1:
         return gain, covariance
-    form, basis, size = scipy.linalg.schur(predictor, output="real", sort="ouc")
+    schur: Any = scipy.linalg.schur(predictor, output="real", sort="ouc")
+    form, basis, size = schur
     basis = basis[:, :size]
     inverse = np.linalg.inv(form[:size, :size])
     seen = emission @ basis

@@ -147,6 +147,7 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
             panel.axvspan(*limits, color=LIGHT, linewidth=0, zorder=0, label="visited (90 %)")
             shade(panel, slice_.line, step - spread, step + spread, label="90 % band")
             draw(panel, slice_.line, step, color=BLUE, label="mean")
+        assert estimate.novelty is not None
         novelty = np.nan_to_num(estimate.novelty)
         column[-1].fill_between(slice_.line, novelty, color=VERMILION, alpha=0.6, linewidth=0)
         ends = slice_.line[[0, -1]]

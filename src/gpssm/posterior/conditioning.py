@@ -47,6 +47,7 @@ from gpssm.posterior.rollout import BOUNDS, members_of, plan_paths
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
+    from gpssm.posterior.stack import Stack
 
 NUM_PARTICLES = 64
 FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
@@ -245,7 +246,7 @@ def predict(
 
 
 def simulate(
-    posterior: "Posterior",
+    posterior: "Posterior | Stack",
     u: Any = None,
     warmup: Any = None,
     *,
