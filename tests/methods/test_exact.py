@@ -180,7 +180,7 @@ def test_what_it_cannot_do_is_said():
         Exact().prepare(long, Spec(basis="hilbert", likelihood="gaussian"), jax.random.key(0))
     model, _, states = problem((5, 4))
     with pytest.raises(
-        ValueError, match="a row for each and the role 'fix': it has 9 and the role 'optimise'"
+        ValueError, match="as many rows and the role 'fix': it has 9 rows and the role 'optimise'"
     ):
         Exact().build(model, states)
     with pytest.raises(ValueError, match="needs a model with inducing points"):

@@ -259,7 +259,7 @@ def check_worth(rolling: RollingComparison) -> Check:
     if best.method in ("last", "mean"):
         advice = "the model has learned nothing useful at this horizon"
     return Check.of(
-        "Worth it",
+        "Simpler models",
         f"scaled CRPS {model.loss:.3g}, {label(best.method)} {best.loss:.3g}",
         protocol,
         (

@@ -463,7 +463,7 @@ def check_inputs(paths: "ForecastDiagnostics") -> Iterator[Check]:
             continue
         u = np.asarray(paths.u)[:, column]
         yield Check(
-            f"Input {name} outside of its training range",
+            f"Input {name} outside its training range",
             "caution",
             f"{np.min(u):.4g} to {np.max(u):.4g}, in training {low:.4g} to {high:.4g}",
             "The training data contain no such inputs: do not trust the forecast from "
