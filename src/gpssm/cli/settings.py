@@ -16,7 +16,6 @@ import inspect
 import platform
 import re
 import tomllib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 import gpssm
+from gpssm.core.messages import warn
 from gpssm.core.text import check_path, count
 from gpssm.data.readers import read
 from gpssm.data.series import Series
@@ -263,11 +263,10 @@ def _warn_of_marks(rows: Series) -> None:
         marks, counts = np.unique(far, return_counts=True)
         if high > low and len(marks):
             mark = marks[np.argmax(counts)]
-            warnings.warn(
+            warn(
                 f"{name}: {count(len(far), 'value')} like {mark:g} are far from all others, which "
                 f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
-                f"{mark:g}",
-                stacklevel=2,
+                f"{mark:g}"
             )
 
 

@@ -6,13 +6,13 @@ A transition is learned for one step, so that rows must be equally spaced. `Cloc
 grid of a column of times, or raises an error that names the first row off the grid.
 """
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
 from gpssm.data.times import (
     DAY,
@@ -298,11 +298,10 @@ def on_grid(
     means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(points).mean()
     if len(means) < len(points):
         repeated = int(np.argmin(np.diff(points))) + 1
-        warnings.warn(
+        warn(
             f"{count(len(points) - len(means), 'row')} of {len(points)} fell on the same grid "
             f"point as another row, the first at {times.show(repeated)}, and were averaged. If "
-            "clocks were set back, pass the time zone, zone='Europe/Berlin'",
-            stacklevel=4,
+            "clocks were set back, pass the time zone, zone='Europe/Berlin'"
         )
     grid = np.arange(points[-1] + 1)
     outputs = means.iloc[:, : y.shape[1]]

@@ -18,7 +18,6 @@ are joined again:
 contain only the states of its last rows, from which forecasts and diagnostics are computed.
 """
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +27,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.messages import warn
 from gpssm.core.text import check_whole, count, demand, is_whole
 from gpssm.data.clock import clock_of
 from gpssm.data.columns import align_columns, where_first
@@ -351,10 +351,9 @@ def _report_constant_inputs(experiments: Sequence[Series]) -> None:
     u = np.concatenate([rows.u for rows in experiments])
     for name, value, varies in zip(experiments[0].inputs, u[0], varying(u), strict=True):
         if not varies:
-            warnings.warn(
+            warn(
                 f"Input {name!r} is constant, {value:g}: its effect cannot be learned. Leave it "
-                "out.",
-                stacklevel=4,
+                "out."
             )
 
 

@@ -7,7 +7,6 @@ suffixes to readers.
 import csv
 import difflib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpssm.core.files import read_npz
+from gpssm.core.messages import warn
 from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
 from gpssm.data.clock import FillRule
 from gpssm.data.iddata import read_iddata
@@ -261,10 +261,9 @@ def _read_text(path: Path, options: Options, default_separator: str) -> RawTable
         return _parse(path, options, default_separator, "utf-8-sig")
     except UnicodeDecodeError:
         table = _parse(path, options, default_separator, "latin-1")
-    warnings.warn(
+    warn(
         f"{path} is not UTF-8 and was read as Latin-1. Pass encoding='latin-1', or another "
-        "encoding, to avoid this warning",
-        stacklevel=5,
+        "encoding, to avoid this warning"
     )
     return table
 
@@ -393,9 +392,7 @@ def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list
 
 def _say_skipped(path: Path, last: int) -> None:
     text = "Line 1 was" if last == 1 else f"Lines 1 to {last} were"
-    warnings.warn(
-        f"{path}: {text} skipped above the table. Pass skip to avoid this warning", stacklevel=9
-    )
+    warn(f"{path}: {text} skipped above the table. Pass skip to avoid this warning")
 
 
 def _separator(line: str) -> str | None:
@@ -418,9 +415,7 @@ def _doubt(path: Path, line: tuple[int, str], message: str) -> None:
     """Warn of a line whose role in the file had to be guessed."""
     text = line[1].strip()
     text = text if len(text) <= 60 else f"{text[:60]}…"
-    warnings.warn(
-        f"{path}: line {line[0] + 1} ({text!r}) {message}, correct or delete it", stacklevel=9
-    )
+    warn(f"{path}: line {line[0] + 1} ({text!r}) {message}, correct or delete it")
 
 
 def _cells(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
@@ -452,10 +447,7 @@ def _read_excel(path: Path, options: Options) -> RawTable:
         sheet = book.sheet_names[0] if options.sheet is None else options.sheet
         if options.sheet is None and len(book.sheet_names) > 1:
             others = ", ".join(map(repr, book.sheet_names[1:]))
-            warnings.warn(
-                f"{path}: sheet {sheet!r} was read, and {others} ignored. Pass sheet to select",
-                stacklevel=5,
-            )
+            warn(f"{path}: sheet {sheet!r} was read, and {others} ignored. Pass sheet to select")
         cells: Any = book.parse(sheet, header=None, dtype=object, skiprows=options.skip)
     cells = cells.dropna(how="all").dropna(how="all", axis=1).reset_index(drop=True)
     if cells.empty:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.messages import warn
 from gpssm.core.text import check_flag
 
 if TYPE_CHECKING:
@@ -298,11 +299,10 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     if texts.str.match(r"\d{1,2}\.\d{1,2}\.\d{4}").all():
         return readings[True]
     month, day = (f"{readings[first][-1]:%d %B %Y}" for first in (False, True))
-    warnings.warn(
+    warn(
         f"column {name!r} ends with {texts[-1]!r}, which was read with the month before the day, "
         f"as {month}; with the day first it would be {day}. Pass dayfirst=True or dayfirst=False "
-        "to avoid this warning",
-        stacklevel=6,
+        "to avoid this warning"
     )
     return readings[False]
 

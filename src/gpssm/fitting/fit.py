@@ -2,13 +2,13 @@
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 from jaxtyping import PRNGKeyArray
 
+from gpssm.core.messages import warn
 from gpssm.core.runtime import in_double_precision
 from gpssm.data.series import as_list
 from gpssm.fitting.ladder import climb, is_open
@@ -84,7 +84,7 @@ def fit(
 def warn_of(fitted: Fitted) -> Fitted:
     """Warn of each note of a fit, and return the fit."""
     for note in fitted.notes:
-        warnings.warn(note, stacklevel=4)
+        warn(note)
     return fitted
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpssm.core.files import digest, make_folder
+from gpssm.core.messages import warn
 from gpssm.core.places import run_tasks
 from gpssm.core.text import check_path, count, in_line
 from gpssm.data.series import Series, as_list
@@ -139,10 +140,7 @@ def fit_many(
     fitted = _collect(arrivals, waiting, files, failures, progress)
     if failures:
         reasons = (f"{name!r} ({type(e).__name__}: {in_line(e)})" for name, e in failures.items())
-        warnings.warn(
-            f"{len(failures)} of {len(series)} series could not be fitted: {', '.join(reasons)}",
-            stacklevel=2,
-        )
+        warn(f"{len(failures)} of {len(series)} series could not be fitted: {', '.join(reasons)}")
     posteriors = {name: files.get(name) or fitted[name] for name in series if name not in failures}
     return Fits(posteriors, failures)
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 
 from gpssm.core.files import digest
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
-from gpssm.fitting.choose import choose_starts
+from gpssm.fitting.choose import StartChoice, choose_starts
 from gpssm.fitting.transfer import check_prior, inherited_spec
 from gpssm.inference.runner import FIRST_LOOK, Runtime, Sample, run_chains
 from gpssm.methods.spec import Spec
@@ -54,27 +55,11 @@ def fit_posterior(
     numbers = runtime.num_chains * spec.settings.num_draws * choice.starts[0].model.state_dim
     dataset = dataclasses.replace(dataset, scaler=choice.scaler)
     dataset, notes = dataset.store_last(runtime.keep_states, numbers)
-    setup = monotonic() - began
+    assemble = partial(_assemble, choice, dataset, monotonic() - began, runtime.seed)
     precision = spec.settings.precision
 
-    def assemble(sample: Sample) -> Posterior:
-        draws = sample.draws._replace(states=dataset.join(sample.draws.states))
-        model, draws = absorb_common([start.model for start in choice.starts], draws)
-        seconds = Seconds(setup, sample.compile_seconds, sample.run_seconds)
-        return Posterior(
-            model,
-            draws,
-            sample.info,
-            sample.warmup,
-            dataset,
-            resolved,
-            seconds,
-            runtime.seed,
-            comparison=choice.comparison,
-        )
-
     def is_enough(sample: Sample) -> bool:
-        return is_precise(assemble(sample), precision or 0, FIRST_LOOK)
+        return is_precise(assemble(resolved, sample), precision or 0, FIRST_LOOK)
 
     sample = run_chains(
         spec.settings,
@@ -87,16 +72,36 @@ def fit_posterior(
         least_rows=least_rows if spec.windows == 1 else (),
         is_enough=is_enough if precision else None,
     )
+    model = choice.starts[0].model
     if not sample.interrupted:
         resolved = resolved.replace(num_draws=sample.info.log_target.shape[1])
     if not spec.settings.learns:
-        model = choice.starts[0].model
         resolved = resolved.replace(state_dim=model.state_dim, num_inducing=model.basis.size)
-    posterior = with_notes(assemble(sample), (*choice.starts[0].notes, *notes, *sample.notes))
+    notes = (*choice.starts[0].notes, *notes, *sample.notes)
+    posterior = with_notes(assemble(resolved, sample), notes)
     # Not after Ctrl-C, when draws are missing.
     if spec.calibrate and not sample.interrupted:
         posterior = posterior.calibrate(without=choice.held_out)
     return posterior
+
+
+def _assemble(
+    choice: StartChoice, dataset: Dataset, setup: float, seed: int, spec: Spec, sample: Sample
+) -> Posterior:
+    """Return the posterior of the draws of a run, or of its draws so far."""
+    draws = sample.draws._replace(states=dataset.join(sample.draws.states))
+    model, draws = absorb_common([start.model for start in choice.starts], draws)
+    return Posterior(
+        model,
+        draws,
+        sample.info,
+        sample.warmup,
+        dataset,
+        spec,
+        Seconds(setup, sample.compile_seconds, sample.run_seconds),
+        seed,
+        comparison=choice.comparison,
+    )
 
 
 def was_interrupted(fitted: object) -> bool:
