@@ -265,6 +265,8 @@ def simulate(
 
     Parameters
     ----------
+    posterior : Posterior or Stack
+        What simulates; for a stack the result is the mixture of its members' simulations.
     u : array, DataFrame or Series, optional
         Inputs after the warm-up.
     warmup : Series, DataFrame or array, optional

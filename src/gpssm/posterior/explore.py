@@ -125,14 +125,14 @@ class FunctionEstimate(NamedTuple):
     mean, std
         Posterior mean and standard deviation.
     novelty
-        For a transition, the mean of B / k(z, z) over draws and states; None for other functions.
+        For a transition, the mean of B / k(z, z) over draws and states; empty for other functions.
     draws
         Its mean under each draw, E[f | v].
     """
 
     mean: Float[np.ndarray, "N ..."]
     std: Float[np.ndarray, "N ..."]
-    novelty: Float[np.ndarray, " N"] | None
+    novelty: Float[np.ndarray, " N"]
     draws: Float[np.ndarray, "chain draw N ..."]
 
     @classmethod
@@ -140,7 +140,7 @@ class FunctionEstimate(NamedTuple):
         cls,
         mean: Float[np.ndarray, "chain draw N ..."],
         variance: Float[np.ndarray, "chain draw N ..."],
-        novelty: Float[np.ndarray, " N"] | None = None,
+        novelty: Float[np.ndarray, " N"],
     ) -> Self:
         """Return the estimate from means and variances under each draw."""
         std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
@@ -207,7 +207,7 @@ def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> Functi
         )
     mean, variance = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
     scale = kernel.state_scale[kernel.into]
-    return jax.tree.map(lambda part: scale * part, FunctionEstimate.of(mean, variance))
+    return jax.tree.map(lambda part: scale * part, FunctionEstimate.of(mean, variance, np.zeros(0)))
 
 
 def _unknown_moments(
