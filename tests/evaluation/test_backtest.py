@@ -1,4 +1,4 @@
-"""Rolling origins: each forecast knows what was known there and no more, and scores are means over origins."""
+"""Rolling origins: forecasts use only earlier rows, and scores are means over origins."""
 
 from dataclasses import replace
 

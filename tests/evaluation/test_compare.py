@@ -1,4 +1,4 @@
-"""Comparisons: the figures of `gpssm.metrics`, what is best, and calls that do not fit."""
+"""Comparisons: the scores of `gpssm.metrics`, the best model, and invalid calls."""
 
 from dataclasses import replace
 
