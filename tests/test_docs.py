@@ -1,4 +1,4 @@
-"""The documentation: it builds, stands alone, leads nowhere in vain, and everything that it shows runs."""
+"""The documentation builds offline, all links work, and all code runs."""
 
 import contextlib
 import importlib

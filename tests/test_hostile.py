@@ -1,4 +1,4 @@
-"""Every public entry, given what it was not meant for: an error in our words, or a result that is right.
+"""Every public function with invalid arguments: a clear error, or a correct result.
 
 `hostile.VALUES` is tried on each argument of each entry in turn, the others being as they should be. An error counts as
 ours if a `raise` of this library raised it; a forecast must be finite, or come with a warning.

@@ -1,4 +1,4 @@
-"""Notebooks: what objects show of themselves there, the bar, and the notebooks of the docs."""
+"""Notebooks: representations of objects, the progress bar, and the notebooks of the docs."""
 
 import html
 import importlib.util

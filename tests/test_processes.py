@@ -1,4 +1,6 @@
-"""Fits beside each other and beside other code: threads, processes, Dask, an event loop, JAX in another precision."""
+"""Fits in parallel and with other code: threads, processes, Dask, an event loop, JAX in another
+precision.
+"""
 
 import asyncio
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What is depended on: bounds in pyproject.toml, and the versions that are tested."""
+"""Dependencies: bounds in pyproject.toml, and the tested versions."""
 
 import re
 import tomllib

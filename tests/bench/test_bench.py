@@ -1,4 +1,4 @@
-"""The benchmark: what a cell may see, results that survive interruption, tables and reports."""
+"""The benchmark: data available to a cell, results after interruptions, tables and reports."""
 
 import json
 import math

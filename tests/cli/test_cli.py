@@ -1,4 +1,4 @@
-"""The command as a user drives it: on files in a folder, from the first fit to the last Ctrl-C."""
+"""The command line as users call it, on files in a folder, from the first fit to Ctrl-C."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""The figures of a run: one that fails costs nothing but itself."""
+"""The figures of a run: a failed figure does not affect the others."""
 
 import base64
 import sys

@@ -1,4 +1,4 @@
-"""The run folder: claimed, written and read without ever destroying what is not its own."""
+"""The run folder is created, written and read without destroying other files."""
 
 import errno
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Settings: what is refused, and that TOML gives back what was written."""
+"""Settings: validation, and the round trip through TOML."""
 
 import dataclasses
 import tomllib

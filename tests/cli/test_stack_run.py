@@ -1,4 +1,4 @@
-"""Runs whose fit is a stack: every command takes them as it takes those of a single model."""
+"""Runs whose fit is a stack: every command supports them like those of a single model."""
 
 import numpy as np
 import pytest

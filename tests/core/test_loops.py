@@ -1,4 +1,4 @@
-"""Sums and maps over rows do not depend on how rows are cut."""
+"""Sums and maps over rows do not depend on the chunks."""
 
 import jax
 import jax.numpy as jnp

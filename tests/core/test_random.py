@@ -1,4 +1,4 @@
-"""Random numbers against the laws they are to follow."""
+"""Random numbers against their distributions."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The set-up of the machine."""
+"""The runtime environment."""
 
 import json
 import os

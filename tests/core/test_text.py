@@ -1,4 +1,4 @@
-"""Words, JSON, checks of arguments, and what is said where an optional package is missing."""
+"""Text, JSON, validation of arguments, and messages about missing optional packages."""
 
 import json
 import math

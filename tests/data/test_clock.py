@@ -1,4 +1,4 @@
-"""Times of rows: found, kept through slices and files, and refused where they are not regular."""
+"""Times of rows: detection, slices and files, and errors for irregular times."""
 
 import warnings
 

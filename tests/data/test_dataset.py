@@ -1,4 +1,6 @@
-"""What a user gives, what a model sees of it, and back; windows of long records, and the states that are stored."""
+"""Conversion between the user's data and the model's; windows of long records, and stored
+states.
+"""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Inputs that act later: how much, which arrive when, and what users may say of it."""
+"""Delayed inputs: estimation, shifting and settings of delays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is done to data before a fit: trends, sampling times, several experiments."""
+"""Preparation of data: trends, sampling times, several experiments."""
 
 from dataclasses import replace
 

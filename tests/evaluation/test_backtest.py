@@ -1,4 +1,4 @@
-"""Rolling origins: each forecast knows what was known there and no more, and scores are means over origins."""
+"""Rolling origins: forecasts use only earlier rows, and scores are means over origins."""
 
 from dataclasses import replace
 
@@ -217,7 +217,7 @@ def test_pages_and_figures(found, capsys, posterior):
     # Each of the four forecasts has a median and a mark of its origin; they do not overlap. The data are the last line.
     assert len(forecasts.lines) == 9
     assert len(coverages.lines) == 6
-    with pytest.raises(ValueError, match="there is no output 'depth'; the outputs are level"):
+    with pytest.raises(ValueError, match="no output 'depth'; the outputs are level"):
         found.plot("depth")
     gpssm.backtest(posterior, SERIES[START:64], **SETTINGS | {"progress": "plain"})
     assert "backtest 2/2, origin at row 7" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Calibration: what stretching does to every figure, what factors rows ask for, and that the right model keeps 1."""
+"""Calibration: the effect of stretching on all results, estimated factors, and a factor of 1 for
+the true model.
+"""
 
 import dataclasses
 

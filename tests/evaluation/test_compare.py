@@ -1,4 +1,4 @@
-"""Comparisons: the figures of `gpssm.metrics`, what is best, and calls that do not fit."""
+"""Comparisons: the scores of `gpssm.metrics`, the best model, and invalid calls."""
 
 from dataclasses import replace
 
@@ -129,7 +129,7 @@ def test_baselines_are_fitted_to_the_same_data():
 
 def test_bad_calls_are_explained():
     posterior, test = make_posterior(), make_series(6, seed=4)
-    with pytest.raises(ValueError, match="nothing to compare"):
+    with pytest.raises(ValueError, match="at least one posterior by name"):
         gpssm.compare({}, test)
     with pytest.raises(ValueError, match="horizon is 7, and there are 6 test rows"):
         gpssm.compare({"one": posterior}, test, horizon=7)

@@ -1,4 +1,4 @@
-"""Experiments: their worth against the posterior variance of a linear regression, in closed form."""
+"""Experiments: their value against the posterior variance of a linear regression in closed form."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Systems that change along the record are told from those that do not, and named."""
+"""Detection of systems that change along the record."""
 
 import numpy as np
 import pytest

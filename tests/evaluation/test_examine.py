@@ -1,4 +1,4 @@
-"""What is computed once is what the parts give by themselves, and every figure says what it is of."""
+"""Examinations agree with their parts, and every result names its protocol."""
 
 import json
 

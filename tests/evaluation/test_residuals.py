@@ -1,4 +1,4 @@
-"""One-step residuals: normal where the model is right, and correlations found where there are some."""
+"""One-step residuals: normal for the true model, and detected correlations."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Selection sees training data only, and finds what forecasts best there."""
+"""Selection uses only training data, and finds the settings with the best forecasts."""
 
 import numpy as np
 import pytest

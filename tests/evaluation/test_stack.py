@@ -1,4 +1,4 @@
-"""Stacks: weights that maximise the mixture's log score, and verbs that are those of a mixture."""
+"""Stacks: weights that maximise the log score of the mixture, and the methods of a mixture."""
 
 import copy
 import dataclasses

@@ -1,4 +1,6 @@
-"""The summary: its figures against hand computation, its verdicts and doubts, the page and the dict."""
+"""The summary: numbers against independent computations, verdicts and warnings, text and
+dictionary.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Candidates are compared inside the training rows, by proper figures, and the choice is that of the table."""
+"""Candidates are compared within the training rows by proper scores, and the best one is chosen."""
 
 import json
 import warnings

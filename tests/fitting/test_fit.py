@@ -1,4 +1,4 @@
-"""The training loop: the same draws whatever happens around them, in the user's units, and never bad news withheld."""
+"""The training loop: reproducible draws in the user's units, and reports of all problems."""
 
 import dataclasses
 import os

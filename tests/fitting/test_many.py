@@ -1,4 +1,6 @@
-"""Many series: each posterior is that of a fit alone, failures stop no other, and a folder continues."""
+"""Many series: posteriors equal those of separate fits, failures do not affect others, and folders
+are resumed.
+"""
 
 import dataclasses
 import warnings

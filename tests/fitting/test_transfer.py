@@ -1,4 +1,4 @@
-"""A prior from another plant: its rows count as if they were in the data, as often as the strength says."""
+"""A prior from another system: its rows count like data, weighted by the strength."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Small models and series that the tests share, so that compiled programs are shared too."""
+"""Small models and series for all tests, which share their compiled programs."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +82,7 @@ def make_states(length: int, state_dim: int = 2, seed: int = 1) -> np.ndarray:
 
 
 def linear_given(model: GPSSM, weights: np.ndarray) -> LinearSSM:
-    """The linear-Gaussian model that the "linear" model with two states is, given its weights."""
+    """The "linear" model with two states as a linear-Gaussian model, given its weights."""
     change = np.exp(np.asarray(model.basis.log_scale)) * np.asarray(weights)
     return LinearSSM(
         model.mean.transition + change[:, :2],

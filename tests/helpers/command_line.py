@@ -1,4 +1,4 @@
-"""The command line as a user drives it, in this process, which has JAX loaded already."""
+"""The command line as users call it, run in this process, where JAX is already loaded."""
 
 import json
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ def complaint(*arguments, code):
 
 @contextmanager
 def quick(baselines=("last",)):
-    """Runs without pictures and reports, beside one naive baseline."""
+    """Runs without pictures and reports, with one naive baseline."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "draw_pictures", lambda *_: ({}, []))
         patch.setattr(pipeline, "write_report", lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""An examination made by hand: figures that a test chose, without a fit, a forecast or a compiled program."""
+"""An examination with given numbers, without a fit, a forecast or a compiled program."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ HORIZON = 10
 
 
 def make_forecast(rng, rows, start, horizon, paths=60):
-    """Random paths around the rows they are of."""
+    """Random paths around the actual rows."""
     y = np.nan_to_num(rows.y[:horizon])
     trust = ForecastDiagnostics(np.linspace(0, 0.1, horizon), np.zeros(horizon))
     return Forecast(
@@ -32,7 +32,7 @@ def make_forecast(rng, rows, start, horizon, paths=60):
 
 
 def make_examination(posterior, test, methods=("by hand", "last", "mean")):
-    """All figures of a posterior and of the rows that follow it, drawn at random."""
+    """An examination of a posterior and of the rows that follow it, with random numbers."""
     rng, train = np.random.default_rng(5), posterior.dataset.experiments[-1]
     forecasts = {name: make_forecast(rng, test, len(train), len(test)) for name in methods}
     judged = RollingRows(test, 0, HORIZON, HORIZON, True)

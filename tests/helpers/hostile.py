@@ -1,4 +1,4 @@
-"""Values that no argument was meant to take, and what became of a call that was given one."""
+"""Invalid arguments, and the outcome of calls with them."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class Anything:
-    """Has every attribute, and none that means anything."""
+    """An object with every attribute, none of them meaningful."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -120,14 +120,16 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a call ended: "fine", "refused" in our words, "raw" in those of another library, or "silent"ly wrong."""
+    """The outcome of a call: "fine", "refused" by our message, "raw" by that of another library, or
+    "silent"ly wrong.
+    """
 
     kind: str
     words: str = ""
 
 
 def attempt(call: Callable[[], Any]) -> Outcome:
-    """Call, and judge how it ended: an error must be raised by a `raise` of this library's."""
+    """Call a function and classify the outcome: errors must be raised by this library."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:

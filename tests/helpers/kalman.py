@@ -1,4 +1,4 @@
-"""A literal Kalman filter of a linear model, and the model and data that the tests of filters run it on."""
+"""A textbook Kalman filter of a linear model, with the model and data of the tests of filters."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ def linear_model(**leaves):
 
 
 def linear_posterior(raw, model=None, chains=1, draws=2, states=None):
-    """Draws that all have zero weights, so that they differ in their states alone."""
+    """Draws with zero weights, which differ only in their states."""
     model = linear_model() if model is None else model
     weights = np.zeros((chains, draws, 2, 4))
     return make_posterior(model, raw, weights, {}, SCALER, states, chains, draws)

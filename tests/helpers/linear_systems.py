@@ -1,4 +1,4 @@
-"""Data from a given linear-Gaussian state-space model, for the tests of everything linear."""
+"""Data from a linear-Gaussian state-space model, for the tests of linear methods."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Posteriors made by hand, of draws that a test chose, and one of a small fit."""
+"""Posteriors of given draws, and one of a small fit."""
 
 import functools
 import warnings
@@ -85,7 +85,7 @@ def linear_weights(model, transition, control, offset):
 
 
 def mean_outputs(posterior, u):
-    """The mean over draws of each draw's own run without noise, one draw and one step after the other."""
+    """The mean over draws of noise-free simulations, computed one draw and one step at a time."""
     total = 0.0
     for chain in range(posterior.num_chains):
         for draw in range(posterior.num_draws):

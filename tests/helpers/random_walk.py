@@ -1,4 +1,6 @@
-"""A method small enough to test the loop with: a random walk on the states, and exact draws of everything else."""
+"""A minimal method for tests of the loop: a random walk on the states, and exact draws of
+everything else.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -68,7 +70,7 @@ class RandomWalkSampler(Method):
 
 @dataclass(frozen=True)
 class PaddedWalk(RandomWalk):
-    """The same on padded series: what it draws of their own rows is the same too, but for rounding."""
+    """The same on padded series, whose draws of the actual rows are equal up to rounding."""
 
     pads: ClassVar[bool] = True
 
@@ -84,6 +86,6 @@ def small_series(length: int = 20) -> Series:
 
 
 def small_fit(method: MethodSettings | None = None, **settings):
-    """`fit` at the one size that the tests compile."""
+    """`fit` with the size that the tests compile."""
     settings = dict(state_dim=1, num_inducing=4, num_chains=2, chunk=5, progress=False) | settings
     return fit(small_series(), method=RandomWalk() if method is None else method, **settings)

@@ -1,4 +1,4 @@
-"""Chains of a method, and comparisons of what they say within Monte-Carlo error."""
+"""Chains of a method, and comparisons of their results within Monte Carlo error."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ def run(config, model, series, states, num_draws: int, thin: int = 1, seed: int 
 
 
 def flatten(draws) -> np.ndarray:
-    """All that was drawn, side by side: (chain, draw, entry)."""
+    """All drawn quantities: (chain, draw, entry)."""
     parts = [np.asarray(part) for part in jax.tree.leaves(draws)]
     return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], -1)
 
@@ -72,7 +72,9 @@ def average(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def largest_z(first, second, summarise: Callable = features, bias: float = 0.0) -> float:
-    """The largest difference of two sets of draws in standard errors, beyond a relative bias that is allowed for."""
+    """The largest difference of two sets of draws in standard errors, beyond a tolerated relative
+    bias.
+    """
     (mean, error), (other, other_error) = average(summarise(first)), average(summarise(second))
     excess = np.maximum(np.abs(mean - other) - bias * np.abs(other), 0.0)
     return float((excess / np.hypot(error, other_error)).max())
@@ -107,7 +109,9 @@ def small_problem(lengths=(5, 3), state_dim=1, num=3):
 
 
 def sampled_problem():
-    """The same with noises and a lengthscale to be sampled, under priors that eight rows leave proper."""
+    """The same with sampled noise levels and lengthscale, under informative priors for eight
+    rows.
+    """
     model, series, states = small_problem()
     tight = InverseGamma(5.0, 0.5)
     priors = {

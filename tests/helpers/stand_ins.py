@@ -1,4 +1,6 @@
-"""Small files in the formats of the benchmarks with test records, for tests without the real ones."""
+"""Small files in the formats of the benchmarks with test records, for tests without the real
+files.
+"""
 
 import hashlib
 from dataclasses import replace

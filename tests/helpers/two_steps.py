@@ -1,4 +1,6 @@
-"""Two steps of one state by quadrature: the evidence, the free-form bound, and bounds that keep q(x) and q(v) apart."""
+"""Two steps of one state by quadrature: the evidence, the free-form bound, and bounds with
+independent q(x) and q(v).
+"""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, never another run's, and the same draws after a kill as without."""
+"""Checkpoints: atomic, specific to a run, and with the same draws after a kill."""
 
 import errno
 import itertools

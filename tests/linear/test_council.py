@@ -1,4 +1,4 @@
-"""The council: who is in it, how it scores, whom it favours, and plants that are awkward."""
+"""The comparison of linear models: candidates, scores, ranking, and difficult systems."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Linear dynamics behind an emission that cannot be undone are found again from their simulation."""
+"""Linear dynamics behind an emission without an inverse are recovered from their simulation."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""State-space models out of a regression: nested, in innovations form, and the model that made the data."""
+"""State-space models from a regression: nested, in innovations form, and equal to the true
+model.
+"""
 
 import numpy as np
 import pytest

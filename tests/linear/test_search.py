@@ -1,4 +1,4 @@
-"""Excerpts are spread over the records they stand for, and a fit by way of them is as good."""
+"""Excerpts are spread over the records, and fits that use them are equally good."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Subspace identification on systems that are known."""
+"""Subspace identification of known systems."""
 
 import numpy as np
 import pytest

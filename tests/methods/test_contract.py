@@ -1,4 +1,4 @@
-"""What is asked of every method in METHODS: a new entry is tested by being registered."""
+"""The contract of every method in METHODS: a new entry is tested automatically."""
 
 import dataclasses
 import functools

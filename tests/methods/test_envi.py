@@ -1,4 +1,4 @@
-"""EnVI: its filter and smoother beside Kalman's, its bound, and what a fit learns."""
+"""EnVI: its filter and smoother against those of Kalman, its bound, and a fit."""
 
 import jax
 import jax.numpy as jnp

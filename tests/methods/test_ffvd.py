@@ -1,4 +1,4 @@
-"""The default sampler: it adapts in warm-up only, and takes other likelihoods."""
+"""The default sampler: it adapts only in the warm-up, and supports other likelihoods."""
 
 import equinox as eqx
 import jax

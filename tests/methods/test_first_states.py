@@ -1,4 +1,6 @@
-"""Jumps of the first states: their law given the rest is that of quadrature, in every mode."""
+"""Jumps of the first states: their conditional distribution agrees with quadrature in every
+mode.
+"""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,4 @@
-"""`gp-narx` beside polynomial NARX models by FROLS, as sysidentpy fits them; skipped without it."""
+"""`gp-narx` compared with polynomial NARX models by FROLS of sysidentpy; skipped without it."""
 
 import numpy as np
 import pytest

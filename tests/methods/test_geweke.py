@@ -1,4 +1,5 @@
-"""The samplers against the law that data are simulated from: Geweke's joint test, simulation-based calibration.
+"""The samplers against the distribution of simulated data: Geweke's joint test, simulation-based
+calibration.
 
 Where the basis has no residual, B = 0, q* is the posterior of the very model that `simulate` draws from; where it has
 one, that model is the predictive target.

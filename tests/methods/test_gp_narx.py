@@ -1,4 +1,6 @@
-"""LagRegression on lags: bound and predictions against scikit-learn, the rest against the model's own parts."""
+"""Regression on lags: bound and predictions against scikit-learn, everything else against the parts
+of the model.
+"""
 
 import functools
 

@@ -1,4 +1,6 @@
-"""IGPSSM against quadrature, Kalman smoothing and finite differences, and what its net may see."""
+"""IGPSSM against quadrature, Kalman smoothing and finite differences, and the rows that its network
+reads.
+"""
 
 import equinox as eqx
 import jax

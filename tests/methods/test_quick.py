@@ -1,4 +1,4 @@
-"""The quick posterior: its law where it is known, and its bias where its steps are too long."""
+"""The quick posterior: known distributions, and the bias of long steps."""
 
 import dataclasses
 

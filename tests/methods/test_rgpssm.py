@@ -1,4 +1,6 @@
-"""The recursive filter: Kalman's where nothing is learned, regression where states are seen, and its points."""
+"""The recursive filter: the Kalman filter for known functions, regression for observed states, and
+inducing points.
+"""
 
 import functools
 

@@ -1,4 +1,6 @@
-"""What a fit is asked for, as a value: compared, changed, written down, and the same posterior from it again."""
+"""The specification of a fit: comparison, changes, serialisation, and reproduction of a
+posterior.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The variational methods as a user drives them: one fit each, to a bent transition."""
+"""The variational methods as users call them: one fit each to a nonlinear transition."""
 
 import numpy as np
 import pytest

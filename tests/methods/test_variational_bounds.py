@@ -1,4 +1,6 @@
-"""The rollout that the variational methods share: KL terms, windows, gradients, and bounds beside the evidence."""
+"""The common rollout of the variational methods: KL terms, windows, gradients, and bounds against
+the evidence.
+"""
 
 import jax
 import jax.numpy as jnp

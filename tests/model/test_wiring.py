@@ -1,4 +1,4 @@
-"""Known wiring: what does not enter a transition has no influence on it, exactly; rows that are known are exact."""
+"""Known wiring: excluded arguments have exactly no influence, and known rows are exact."""
 
 import equinox as eqx
 import jax

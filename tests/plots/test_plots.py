@@ -1,4 +1,4 @@
-"""Figures: what they show is what was asked of the posterior, and nothing of pyplot is touched."""
+"""Figures show the results of the posterior, and do not use pyplot."""
 
 import io
 import subprocess

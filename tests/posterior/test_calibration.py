@@ -1,4 +1,5 @@
-"""Forecasts are calibrated where the model is the truth: intervals cover as often as they say, at every step.
+"""Forecasts are calibrated if the model is true: intervals have their nominal coverage at every
+step.
 
 Each series has a function of its own, drawn from the prior, and a posterior that holds it as its only draw: what is
 left to be wrong about is the state, found by filtering, and everything that happens after.

@@ -1,4 +1,4 @@
-"""The exported file against the model itself, in a process that has NumPy and nothing else."""
+"""The exported file against the model, in a process with only NumPy."""
 
 import importlib
 import subprocess

@@ -1,4 +1,6 @@
-"""Forecasts: the law of the paths against exact recursions and brute force, robustness, units, and figures of them."""
+"""Forecasts: the distribution of paths against exact recursions and brute force, robustness, units,
+and plots.
+"""
 
 import dataclasses
 

@@ -1,4 +1,6 @@
-"""One function a path: its law at one input and at two is the conditional Gaussian process', and it is one function."""
+"""One function per path: its distribution at one and two inputs is that of the conditional Gaussian
+process.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""The model around an operating point: a linear one against scipy.signal, a nonlinear one against its own rest."""
+"""The model around an operating point: a linear one against scipy.signal, a nonlinear one against
+its equilibrium.
+"""
 
 import numpy as np
 import pytest

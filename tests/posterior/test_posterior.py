@@ -1,4 +1,4 @@
-"""Posteriors: fewer draws with all that belongs to them, and verbs that compile once for all draws of a shape."""
+"""Posteriors: subsets of draws, and methods that compile once for all draws of a shape."""
 
 import dataclasses
 import pickle

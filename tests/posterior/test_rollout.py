@@ -1,4 +1,6 @@
-"""Paths: how draws move side by side, which of them paths follow, who stands in for whom, where they are stopped."""
+"""Paths: parallel simulation of draws, the distribution of paths over draws, replacements, and
+bounds.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Posteriors in files: every bit comes back, no code does, and a bad file is told from a good one."""
+"""Posteriors in files: exact round trips, no code, and detection of invalid files."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""Learning from new rows: what is sampled again, from where, and that it fits them."""
+"""Sampling again with new rows: starts, results and fit."""
 
 import dataclasses
 

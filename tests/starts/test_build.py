@@ -1,4 +1,4 @@
-"""Models built from data: every part by name and as an object, and what is refused."""
+"""Models built from data: every part by name and as an object, and invalid parts."""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Physics with an unknown function inside: exact in the collapsed target, and found again from data."""
+"""Physics with an unknown function inside: exact in the collapsed target, and recovered from
+data.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The objective of shooting against loops, and what it finds on series whose law is known."""
+"""The objective of shooting against loops, and its results for known systems."""
 
 import jax
 import jax.numpy as jnp

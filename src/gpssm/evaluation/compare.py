@@ -173,7 +173,10 @@ def compare(
 def _check_names(candidates: Any, baselines: Any) -> None:
     """Raise unless there are named candidates, and baselines with different names."""
     if not isinstance(candidates, Mapping) or not candidates:
-        raise ValueError("nothing to compare: pass a dict with at least one posterior by name")
+        raise ValueError(
+            "the first argument of compare(posteriors, series) must be a dict with at least one "
+            f"posterior by name; got {type(candidates).__name__}"
+        )
     for name, candidate in candidates.items():
         if training_data(candidate) is None:
             raise TypeError(f"{name} must be a Posterior or a Stack; got {type(candidate)}")
