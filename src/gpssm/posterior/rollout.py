@@ -442,10 +442,11 @@ def split_inputs(
     from new rows has no training range: all of an input is then certain.
     """
     limits = np.array(list(posterior.dataset.input_range.values())).reshape(-1, 2)
-    extrapolates = not posterior.learns or posterior.spec.physics is not None
-    if extrapolates or posterior.learned is not None or not len(limits):
+    spec = posterior.spec
+    certain = spec.settings.extrapolates or spec.physics is not None
+    if certain or posterior.learned is not None or not len(limits):
         return u, np.zeros_like(u)
-    low, high = posterior.dataset.encode_inputs(limits.T)
+    low, high = np.sort(posterior.dataset.encode_inputs(limits.T), axis=0)
     within = np.clip(u, low, high)
     return within, u - within
 
@@ -506,7 +507,7 @@ def run_paths(
         x, alive, stayed, source = carry
         number, u, excess = inputs
         step_keys = _each(lambda key: jax.random.split(jax.random.fold_in(key, number), 3), keys)
-        acting = jnp.broadcast_to(u + gains * excess, (*x.shape[:2], *u.shape))
+        acting = u[None, None] + gains * excess[None, None]
         moments = ensemble.moments(x, acting, functions)
         normal = _each(lambda key: jax.random.normal(key, x.shape[2:], x.dtype), step_keys[..., 0])
         following = moments.mean + jnp.sqrt(moments.variance) * normal
