@@ -18,6 +18,7 @@ from gpssm.core import metrics
 from gpssm.core.metrics import fair_crps
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.methods import ARX
 from gpssm.methods.spec import Spec
 from gpssm.posterior.diagnostics import forecast_mean
 from gpssm.posterior.draws import CurrentState, FilterState
@@ -513,7 +514,7 @@ def test_the_response_to_inputs_outside_of_training_is_between_none_and_twice_th
 
 @pytest.mark.filterwarnings("ignore:Input u outside its training range")
 def test_linear_models_extrapolate_by_assumption():
-    posterior = dataclasses.replace(linear_posterior([[0.9]]), spec=Spec(method="arx"))
+    posterior = dataclasses.replace(linear_posterior([[0.9]]), spec=Spec(method=ARX()))
     edge = np.full((3, 1), posterior.dataset.input_range["u"][1])
     settings = {"num_paths": 50, "bounds": None, "noise": False}
     at_edge, beyond = (

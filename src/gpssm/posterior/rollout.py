@@ -58,6 +58,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from gpssm.core.runtime import jit
 from gpssm.data.dataset import Dataset
 from gpssm.data.padding import padded_length
+from gpssm.inference.settings import MethodSettings
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.kernels import Kernel, Spectrum
 from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
@@ -443,8 +444,8 @@ def split_inputs(
     """
     limits = np.array(list(posterior.dataset.input_range.values())).reshape(-1, 2)
     spec = posterior.spec
-    certain = spec.settings.extrapolates or spec.physics is not None
-    if certain or posterior.learned is not None or not len(limits):
+    linear = isinstance(spec.method, MethodSettings) and spec.method.extrapolates
+    if linear or spec.physics is not None or posterior.learned is not None or not len(limits):
         return u, np.zeros_like(u)
     low, high = np.sort(posterior.dataset.encode_inputs(limits.T), axis=0)
     within = np.clip(u, low, high)
