@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 
 import gpssm
 from builders import make_series
-from gpssm.core.places import Died, Place
+from gpssm.core.places import Died, run_tasks
 from gpssm.methods import ARX
 
 SETTINGS = {
@@ -114,16 +114,16 @@ def die_at_first(path):
 def test_tasks_survive_a_worker_that_is_killed(client, tmp_path):
     names = ["a", "dies once", "b"]
     tasks = [tmp_path / name for name in names]
-    arrivals = dict(Place(cluster=client).run(tasks, die_at_first))
+    arrivals = dict(run_tasks(tasks, die_at_first, cluster=client))
     assert [arrivals[place] for place in range(3)] == names
 
 
 @pytest.mark.slow
 def test_a_task_that_kills_its_workers_is_given_up(client, tmp_path):
     tasks = [tmp_path / "dies always", tmp_path / "a"]
-    arrivals = dict(Place(cluster=client).run(tasks[:1], die_at_first))
+    arrivals = dict(run_tasks(tasks[:1], die_at_first, cluster=client))
     assert isinstance(arrivals[0], Died)
-    assert dict(Place(cluster=client).run(tasks[1:], die_at_first)) == {0: "a"}
+    assert dict(run_tasks(tasks[1:], die_at_first, cluster=client)) == {0: "a"}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kstest
 
 import kalman
 from builders import make_model, make_series
@@ -17,6 +18,8 @@ from gpssm.core import metrics
 from gpssm.core.metrics import fair_crps
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
+from gpssm.methods import ARX
+from gpssm.methods.spec import Spec
 from gpssm.posterior.diagnostics import forecast_mean
 from gpssm.posterior.draws import CurrentState, FilterState
 from gpssm.posterior.filtering import noise_scale
@@ -50,6 +53,11 @@ def linear_posterior(rates, num_series=1, **settings):
     return make_posterior(model, raw, weights, {}, chains=chains, draws=draws, **settings)
 
 
+def inside(posterior, u):
+    """Inputs cut at the ends of the training range, to which the response is certain."""
+    return np.clip(u, *posterior.dataset.input_range["u"])
+
+
 def gaussian_recursion(posterior, rate, u, start):
     """Mean and covariance of y_t, in the user's units, of a linear model whose start is known."""
     model, scaler = posterior.model, posterior.dataset.scaler
@@ -70,7 +78,8 @@ def test_a_linear_model_follows_the_exact_gaussian_recursion():
     posterior = linear_posterior(
         [[0.9, 0.9]], states=states, scaler=Scaler((5.0, -1.0), (2.0, 0.3), (1.0,), (4.0,))
     )
-    u, number = 1 + 4 * CONTROLS[:8], 6000
+    number = 6000
+    u = inside(posterior, 1 + 4 * CONTROLS[:8])
     found = posterior.forecast(u=u, num_paths=number, bounds=None)
     free = posterior.forecast(u=u, num_paths=number, bounds=None, noise=False)
     for step, (mean, covariance) in enumerate(
@@ -111,8 +120,9 @@ def test_paths_without_noise_are_the_mean_paths_of_their_draws():
         "kernel.log_variance": -0.1 * np.arange(12.0).reshape(2, 3, 2),
     }
     posterior = make_posterior(model, leaves=leaves)
-    found = posterior.forecast(10, CONTROLS, num_paths=6, noise=False, index=0, bounds=None)
-    expected = forecast_mean(posterior, CONTROLS[:10], index=0)
+    u = inside(posterior, CONTROLS[:10])
+    found = posterior.forecast(u=u, num_paths=6, noise=False, index=0, bounds=None)
+    expected = forecast_mean(posterior, u, index=0)
     np.testing.assert_allclose(found.paths, expected.reshape(6, 10, 2), rtol=1e-8)
 
 
@@ -480,6 +490,39 @@ def test_steps_outside_of_the_training_data_are_marked():
     assert make_forecast(diagnostics=slight).trusted[:9].all()
 
 
+@pytest.mark.filterwarnings("ignore:Input u outside its training range")
+def test_the_response_to_inputs_outside_of_training_is_between_none_and_twice_that_of_the_model():
+    posterior = linear_posterior([[0.9]])
+    low, high = posterior.dataset.input_range["u"]
+    edge = np.array([[high], [low], [high]])
+    u = edge + np.array([[1.0], [-2.0], [0.0]])
+    settings = {"num_paths": 3000, "bounds": None, "noise": False}
+    at_edge, beyond = (posterior.forecast(u=inputs, **settings).paths for inputs in (edge, u))
+    # A linear model without noise: the response to the excess by its own recursion.
+    model = posterior.model
+    state, response = np.zeros(2), []
+    for row in (u - edge) / np.array(posterior.dataset.scaler.input_std):
+        state = 0.9 * np.array([[0.8, 0.6], [-0.6, 0.8]]) @ state + np.array([0.3, -0.2]) * row
+        response.append(np.asarray(model.likelihood.C) @ state)
+    response = np.array(response) * np.array(posterior.dataset.scaler.output_std)
+    gains = (beyond - at_edge) / response
+    np.testing.assert_allclose(gains, np.broadcast_to(gains[:, :1, :1], gains.shape), rtol=1e-6)
+    gain = gains[:, 0, 0]
+    assert kstest(gain, "uniform", (0, 2)).pvalue > 1e-3
+    assert abs(np.corrcoef(gain, at_edge[:, 0, 0])[0, 1]) < 4 / np.sqrt(len(gain))
+
+
+@pytest.mark.filterwarnings("ignore:Input u outside its training range")
+def test_linear_models_extrapolate_by_assumption():
+    posterior = dataclasses.replace(linear_posterior([[0.9]]), spec=Spec(method=ARX()))
+    edge = np.full((3, 1), posterior.dataset.input_range["u"][1])
+    settings = {"num_paths": 50, "bounds": None, "noise": False}
+    at_edge, beyond = (
+        posterior.forecast(u=inputs, **settings).paths for inputs in (edge, edge + 1)
+    )
+    np.testing.assert_allclose(np.ptp(beyond - at_edge, axis=0), 0, atol=1e-9)
+
+
 def test_a_forecast_far_outside_of_the_inputs_of_training_warns():
     posterior = make_posterior()
     low, high = posterior.dataset.input_range["u"]
@@ -487,7 +530,7 @@ def test_a_forecast_far_outside_of_the_inputs_of_training_warns():
     u[2] = high + 1.1 * (high - low)
     with pytest.warns(UserWarning, match="Input u outside its training range.* from step 3 on"):
         found = posterior.forecast(u=u, num_paths=6)
-    np.testing.assert_array_equal(found.trusted, [True, True, False, True])
+    np.testing.assert_array_equal(found.trusted[:3], [True, True, False])
     delayed = dataclasses.replace(
         posterior, dataset=dataclasses.replace(posterior.dataset, delay=(1,))
     )

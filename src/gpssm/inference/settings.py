@@ -125,6 +125,7 @@ class MethodSettings:
     """
 
     learns: ClassVar[bool] = True  # whether the model has parameters to learn while it samples
+    extrapolates: ClassVar[bool] = False  # whether it assumes the dynamics to be linear everywhere
     compares: ClassVar[bool] = False  # whether start="auto" compares starts
     # Whether series are padded, so that different numbers of rows share one program.
     pads: ClassVar[bool] = False

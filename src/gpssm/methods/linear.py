@@ -61,6 +61,7 @@ class Baseline(MethodSettings):
     """A linear-Gaussian model with point estimates of its parameters and independent draws."""
 
     learns: ClassVar[bool] = False
+    extrapolates: ClassVar[bool] = True
     assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
     num_warmup: int = 0
     num_draws: int = 25

@@ -43,6 +43,7 @@ from gpssm.posterior.rollout import (
     can_draw_functions,
     plan_paths,
     simulate_paths,
+    split_inputs,
 )
 
 if TYPE_CHECKING:
@@ -542,11 +543,13 @@ def forecast(
     plan = plan_paths(posterior, num_paths, seed, bounds)
     scale = forecast_scale(current, plan.draws)
     padded = np.pad(encoded, ((0, -len(inputs) % BLOCK), (0, 0)), mode="edge")
+    within, excess = split_inputs(posterior, padded)
     paths = simulate_paths(
         plan,
         scale,
         start_states(posterior, index, plan.draws, plan.keys, scale),
-        jnp.asarray(padded),
+        jnp.asarray(within),
+        jnp.asarray(excess),
         noise,
         one_function and can_draw_functions(posterior.model),
     )

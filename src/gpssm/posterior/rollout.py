@@ -20,6 +20,15 @@ matrix products.
 The random numbers of a path depend on the seed, the draw, the number of the path within the draw,
 and the step, so that a longer forecast begins with the shorter one.
 
+**Inputs outside the training range.** The posterior knows nothing of the response to such inputs,
+but a linear mean extrapolates it with hardly any uncertainty. In a forecast, each path therefore
+responds to a random multiple of the part of an input outside the training range [a, b],
+
+    ũ_t = c_t + γ (u_t − c_t),   c_t = min(max(u_t, a), b),   γ ~ U(0, 2)
+
+so that the response to the excess lies between none, as of a saturated actuator, and twice that of
+the model, and is that of the model on average.
+
 **Paths that leave the known region.** Far from the data a Gaussian process is uninformed about f,
 and some draws are unstable there: a few divergent paths would make the mean and variance of a
 forecast meaningless. The known region of a draw is a box around its training states, `bounds` times
@@ -49,6 +58,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from gpssm.core.runtime import jit
 from gpssm.data.dataset import Dataset
 from gpssm.data.padding import padded_length
+from gpssm.inference.settings import MethodSettings
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.kernels import Kernel, Spectrum
 from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
@@ -343,6 +353,10 @@ def training_box(posterior: "Posterior", draws: Int[np.ndarray, " S"], bounds: f
     )
 
 
+# The random stream of a path's response to inputs outside the training range, in place of a step.
+GAIN_STREAM = 2**32 - 1
+
+
 class PathPlan(NamedTuple):
     """The draws that N paths follow, and what the paths need besides their start.
 
@@ -420,12 +434,31 @@ class Emission(NamedTuple):
 Paths = tuple[Emission, Float[Array, " H"], Float[Array, " H"]]
 
 
+def split_inputs(
+    posterior: "Posterior", u: Float[np.ndarray, "H Du"]
+) -> tuple[Float[np.ndarray, "H Du"], Float[np.ndarray, "H Du"]]:
+    """Split encoded inputs into the part within the training range and the uncertain excess.
+
+    Linear models and known equations extrapolate by assumption, and a posterior that has learned
+    from new rows has no training range: all of an input is then certain.
+    """
+    limits = np.array(list(posterior.dataset.input_range.values())).reshape(-1, 2)
+    spec = posterior.spec
+    linear = isinstance(spec.method, MethodSettings) and spec.method.extrapolates
+    if linear or spec.physics is not None or posterior.learned is not None or not len(limits):
+        return u, np.zeros_like(u)
+    low, high = np.sort(posterior.dataset.encode_inputs(limits.T), axis=0)
+    within = np.clip(u, low, high)
+    return within, u - within
+
+
 @jit
 def simulate_paths(
     plan: PathPlan,
     scale: Float[Array, " S"],
     start: Float[Array, "S P Dx"],
     u: Float[Array, "H Du"],
+    excess: Float[Array, "H Du"],
     noise: bool,
     one_function: bool = False,
 ) -> Paths:
@@ -435,7 +468,7 @@ def simulate_paths(
     """
     ensemble = assemble(*plan.members, u.shape[1]).scaled(scale)
     functions = draw_functions(plan.members, plan.keys, u.shape[1]) if one_function else None
-    return run_paths(ensemble, start, u, plan.keys, plan.slots, plan.box, noise, functions)
+    return run_paths(ensemble, start, u, plan.keys, plan.slots, plan.box, noise, functions, excess)
 
 
 def run_paths(
@@ -447,13 +480,19 @@ def run_paths(
     box: Box | None,
     noise: bool,
     functions: Functions | None = None,
+    excess: Float[Array, "H Du"] | None = None,
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`.
+
+    A path responds to u plus a random multiple of the excess.
 
     Those that left have stand-ins. Without a box no path is stopped, and the share that left is
     the share that is not finite.
     """
     noise_variance = ensemble.process_variance
+    excess = jnp.zeros_like(u) if excess is None else excess
+    gains = _each(lambda key: jax.random.uniform(jax.random.fold_in(key, GAIN_STREAM)), keys)
+    gains = 2 * gains[..., None]
     box = None if box is None else box.grown(start, noise_variance)
 
     def shown(values: Shaped[Array, "S P ..."]) -> Shaped[Array, "N ..."]:
@@ -464,12 +503,13 @@ def run_paths(
         return finite if box is None else finite & (box.away(x, noise_variance) <= box.bounds)
 
     def advance(
-        carry: Any, inputs: tuple[Array, Array]
+        carry: Any, inputs: tuple[Array, Array, Array]
     ) -> tuple[Any, tuple[Emission, Array, Array]]:
         x, alive, stayed, source = carry
-        number, u = inputs
+        number, u, excess = inputs
         step_keys = _each(lambda key: jax.random.split(jax.random.fold_in(key, number), 3), keys)
-        moments = ensemble.moments(x, jnp.broadcast_to(u, (*x.shape[:2], *u.shape)), functions)
+        acting = u[None, None] + gains * excess[None, None]
+        moments = ensemble.moments(x, acting, functions)
         normal = _each(lambda key: jax.random.normal(key, x.shape[2:], x.dtype), step_keys[..., 0])
         following = moments.mean + jnp.sqrt(moments.variance) * normal
         novelty = jnp.where(shown(alive), shown(moments.novelty), 0.0)
@@ -498,7 +538,7 @@ def run_paths(
 
     alive = inside(start)
     carry = (start, alive, alive, jnp.arange(slots.shape[0]))
-    return jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u))[1]
+    return jax.lax.scan(advance, carry, (jnp.arange(u.shape[0]), u, excess))[1]
 
 
 def _each(function: Callable[[PRNGKeyArray], Array], keys: PRNGKeyArray) -> Array:
