@@ -164,13 +164,30 @@ def test_few_held_out_outputs_leave_intervals_uncalibrated_and_say_so():
     assert np.isfinite(fitted.forecast(u=series.u[:10]).mean).all()
 
 
-def test_long_simulations_are_decided_by_chains_too(monkeypatch):
-    monkeypatch.setattr(ladder, "CHAINS", ladder.FFVD(num_warmup=40, num_draws=20, thin=1))
+def test_for_simulations_posteriors_from_shooting_compete_too():
     train, test = make_series(lambda u: np.sin(2.5 * u)).split(ROWS)
     fitted, _ = default_fit(train, horizon="simulation", state_dim=1)
     table = fitted.table if isinstance(fitted, Stack) else fitted.comparison
+    assert {"quick", "quick, shooting"} <= {row.get("member") for row in table}
+    assert np.isfinite(fitted.forecast(u=test.u).mean).all()
+
+
+def test_chains_are_run_where_all_forecasts_are_poor(monkeypatch):
+    monkeypatch.setattr(ladder, "CHAINS", ladder.FFVD(num_warmup=40, num_draws=20, thin=1))
+    monkeypatch.setattr(ladder, "POOR", 0.0)
+    train, test = make_series(lambda u: np.sin(2.5 * u)).split(ROWS)
+    fitted, _ = default_fit(train, state_dim=1)
+    table = fitted.table if isinstance(fitted, Stack) else fitted.comparison
     assert {"quick", "chains"} <= {row.get("member") for row in table}
     assert np.isfinite(fitted.forecast(u=test.u).mean).all()
+
+
+def test_fewer_states_are_tried_where_linear_models_need_many():
+    for linear, expected in ((3, [3]), (4, [4, 2]), (8, [8, 2])):
+        assert ladder.quick_orders((linear,), 1) == expected
+    assert ladder.quick_orders((8, 5), 3) == [8, 5]
+    assert ladder.quick_orders((8, 6), 3) == [8, 6, 3]
+    assert ladder.quick_orders((2, 1), 4) == [4]
 
 
 @pytest.mark.parametrize(

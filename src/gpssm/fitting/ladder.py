@@ -13,6 +13,7 @@ the nonlinear models are better than the linear ones.
 """
 
 import dataclasses
+import itertools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import count, percent
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
-from gpssm.fitting.choose import choose_starts
+from gpssm.fitting.choose import choose_starts, competitors
 from gpssm.fitting.single import fit_posterior, was_interrupted
 from gpssm.inference.runner import Runtime
 from gpssm.inference.settings import MethodSettings
@@ -40,7 +41,8 @@ from gpssm.posterior.checks import CHOOSE_METHOD
 from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
-from gpssm.posterior.validation import STACKING, STARTS, make_folds
+from gpssm.posterior.validation import LONGEST_SIMULATION, STACKING, make_folds
+from gpssm.starts.start import STARTS
 
 # The CRPS of independent draws from the distribution of Gaussian outputs is 1/√π standard
 # deviations. Forecasts with more than a third of that leave room for improvement.
@@ -52,13 +54,17 @@ FOLD_CHAINS = 2  # number of chains of a nonlinear model fitted to a fold
 # than one iteration per draw, and the maximum.
 SHORT, MOST_THIN = 2000, 4
 CHAINS = FFVD(num_warmup=300, num_draws=200, precision=200)
-# The order is that of linear models; a nonlinear model may need a longer memory.
+# Where all models forecast poorly, a nonlinear model may need a longer memory than linear ones.
 CHAIN_STATES = 4
+FEWEST_STATES = 2  # of a nonlinear system with an oscillation
 FAILURES = (ArithmeticError, RuntimeError, ValueError)
 
 
 class Member(NamedTuple):
-    """A model of the ladder: its fit to all rows, and its fits to the folds."""
+    """A model of the ladder: its resolved spec, its fit to all rows, and its fits to the folds.
+
+    A model without a fit to all rows is only fitted to them if it gets weight.
+    """
 
     spec: Spec
     posterior: Posterior | None
@@ -131,11 +137,10 @@ class Ladder:
     def __init__(self, spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> None:
         self.experiments = experiments
         self.runtime = runtime
-        self.dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
+        dataset = Dataset.of(experiments, delay=spec.delay, windows=spec.windows)
+        self.windows = dataset.windowed().experiments
         # Delays are estimated once. Non-Gaussian emissions are only tried by chains.
-        self.spec = spec.replace(
-            delay=self.dataset.delay or 0, likelihood="gaussian", calibrate=False
-        )
+        self.spec = spec.replace(delay=dataset.delay or 0, likelihood="gaussian", calibrate=False)
         self.likelihood = spec.likelihood
         self.open_order = spec.state_dim == "auto"
         self.orders = [spec.state_dim]
@@ -143,17 +148,14 @@ class Ladder:
         self.members: dict[str, Member] = {}
         self.scores: dict[str, HeldOutScores | Exception] = {}
         self.notes: list[str] = []
-        simulated = spec.horizon == "simulation"
-        horizon = STARTS.simulated if simulated else spec.horizon
+        horizon = LONGEST_SIMULATION if spec.horizon == "simulation" else spec.horizon
         self.scheme = dataclasses.replace(STACKING, horizon=horizon)
 
     def add_linear(self) -> None:
         """Compare linear models, and fit the best ones of different kinds as posteriors."""
-        windows = self.dataset.windowed().experiments
-        candidates = council(self.spec.scale(windows)[1], self.spec.horizon)
+        candidates = council(self.spec.scale(self.windows)[1], self.spec.horizon)
         if self.open_order:
-            least = windows[0].output_dim
-            self.orders = list(dict.fromkeys(max(order, least) for order in candidates.orders))
+            self.orders = quick_orders(candidates.orders, self.windows[0].output_dim)
             self.spec = self.spec.replace(state_dim=self.orders[0])
         kinds: dict[str, str] = {}
         for name in candidates.models:
@@ -171,13 +173,21 @@ class Ladder:
             self._fit("gp-narx", self.spec.replace(method=GPNARX()))
 
     def add_quick(self) -> None:
-        """Fit quick posteriors around linear fits of the best orders."""
+        """Fit quick posteriors around linear fits of the best orders.
+
+        If simulations decide, a posterior with little process noise is fitted for each order too,
+        from a start that was fitted to simulations.
+        """
         rows = sum(map(len, self.experiments))
-        for number, order in enumerate(self.orders):
-            name = f"quick, {count(order, 'state')}" if number else "quick"
+        starts = competitors(self.windows)[: 2 if self.spec.horizon == "simulation" else 1]
+        for number, (start, order) in enumerate(itertools.product(starts, self.orders)):
             thin = min(max(SHORT // (rows * order), 1), MOST_THIN)
-            spec = self.spec.replace(method=Quick(thin=thin), state_dim=order)
-            self._fit(name, spec.replace(start="em", noise="free"))
+            spec = self.spec.replace(method=Quick(thin=thin), state_dim=order, start=start)
+            shooting = STARTS[start].shooting
+            spec = spec.replace(noise="small" if shooting else "free")
+            states = f", {count(order, 'state')}" if order != self.orders[0] else ""
+            name = f"quick{states}{', shooting' if shooting else ''}"
+            self._fit(name, spec, at_once=not number)
 
     def weigh(self) -> None:
         """Score all models by their forecasts of the held-out rows."""
@@ -186,11 +196,8 @@ class Ladder:
                 self.scores[name] = self._score(name, member)
 
     def is_poor(self) -> bool:
-        """Return whether forecasts so far, or simulations if these decide, are poor enough for
-        chains.
-        """
-        losses = [score.crps for score in self._sound_scores().values()]
-        return bool(losses) and (min(losses) > POOR or self.spec.horizon == "simulation")
+        """Return whether the best forecasts of held-out rows leave room for improvement."""
+        return min((score.crps for score in self._sound_scores().values()), default=0.0) > POOR
 
     def add_chains(self) -> None:
         """Fit exact chains from the best starts, run to the end only if they get weight."""
@@ -198,10 +205,8 @@ class Ladder:
         spec = self.spec.replace(method=CHAINS, likelihood=self.likelihood)
         if self.open_order:
             spec = spec.replace(state_dim=max(self._best_order(), CHAIN_STATES))
-        windows = self.dataset.windowed().experiments
         try:
-            spec = spec.resolve(windows)
-            choice = choose_starts(spec, windows, self.runtime)
+            choice = choose_starts(spec.resolve(self.windows), self.windows, self.runtime)
         except FAILURES as error:
             self.scores["chains"] = error
             return
@@ -268,17 +273,21 @@ class Ladder:
             return dataclasses.replace(answer, notes=(*answer.notes, note))
         return dataclasses.replace(answer, calibration=calibration)
 
-    def _fit(self, name: str, spec: Spec) -> None:
-        """Fit a model to all rows; a model that fails is dropped."""
+    def _fit(self, name: str, spec: Spec, at_once: bool = True) -> None:
+        """Add a model, fitted to all rows at once or if it gets weight; drop one that fails."""
         try:
-            posterior = fit_posterior(spec, self.experiments, self._runtime(name))
+            spec = spec.resolve(self.windows)
+            posterior = None
+            if at_once:
+                posterior = fit_posterior(spec, self.experiments, self._runtime(name))
         except FAILURES as error:
             self.scores[name] = error
             return
         self.members[name] = Member(spec, posterior, ())
-        raise_if_interrupted(posterior)
-        if self.runtime.callback is not None:
-            self.runtime.callback(self._evenly())
+        if posterior is not None:
+            raise_if_interrupted(posterior)
+            if self.runtime.callback is not None:
+                self.runtime.callback(self._evenly())
 
     def _runtime(self, name: str) -> Runtime:
         """Return the runtime of one model, with a separate folder for its checkpoint."""
@@ -294,17 +303,10 @@ class Ladder:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if not without:
-                    assert member.posterior is not None
-                    # Of the size of the fit to all rows, to share its programs.
-                    resolved = member.posterior.spec
-                    spec = member.spec.replace(
-                        method=resolved.settings,
-                        state_dim=resolved.state_dim,
-                        num_inducing=resolved.num_inducing,
-                    )
+                    # Padded to the length of the fit to all rows, to share its programs.
                     least_rows = [len(item) for item in self.experiments]
                     for fold in self.folds:
-                        without.append(fit_posterior(spec, fold.series, runtime, least_rows))
+                        without.append(fit_posterior(member.spec, fold.series, runtime, least_rows))
                         raise_if_interrupted(without[-1])
                 scores = HeldOutScores.of(without, self.folds, self.runtime.seed, self.scheme)
         except FAILURES as error:
@@ -343,6 +345,18 @@ class Ladder:
         """Print a message to standard error, unless progress is off."""
         if self.runtime.progress is not False:
             print(f"gpssm: {text}", file=sys.stderr, flush=True)
+
+
+def quick_orders(linear: Sequence[int], output_dim: int) -> list[int]:
+    """Return the numbers of states of quick posteriors, from the best orders of linear models.
+
+    There is at least one state per output. Linear models need additional states to follow a
+    nonlinear system: if the linear orders are at least twice as large as the number of states that
+    a nonlinear system may have, that number is tried too.
+    """
+    orders = list(dict.fromkeys(max(order, output_dim) for order in linear))
+    few = max(FEWEST_STATES, output_dim)
+    return [*orders, few] if min(orders) >= 2 * few else orders
 
 
 def raise_if_interrupted(posterior: Posterior) -> None:

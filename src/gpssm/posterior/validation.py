@@ -85,9 +85,10 @@ class RollingOrigin:
         return range(first, stop, self.spacing(stop - first))
 
 
+LONGEST_SIMULATION = 400  # steps of a forecast that is judged as a simulation, at most
 BACKTEST = RollingOrigin()  # also of `select`
 # For many candidates with short chains; simulations matter as much as forecasts.
-STARTS = RollingOrigin(most_origins=24, simulated=400, num_paths=96, same_seed=True)
+STARTS = RollingOrigin(most_origins=24, simulated=LONGEST_SIMULATION, num_paths=96, same_seed=True)
 # Density estimates for log scores need more paths.
 STACKING = replace(STARTS, simulated=0, num_paths=200, num_draws=100)
 # Every step ahead is calibrated, from all origins in a small number of rows.
