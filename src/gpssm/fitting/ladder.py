@@ -351,12 +351,11 @@ def quick_orders(linear: Sequence[int], output_dim: int) -> list[int]:
     """Return the numbers of states of quick posteriors, from the best orders of linear models.
 
     There is at least one state per output. Linear models need additional states to follow a
-    nonlinear system: if the linear orders are at least twice as large as the number of states that
-    a nonlinear system may have, that number is tried too.
+    nonlinear system, so few states are tried too.
     """
     orders = list(dict.fromkeys(max(order, output_dim) for order in linear))
     few = max(FEWEST_STATES, output_dim)
-    return [*orders, few] if min(orders) >= 2 * few else orders
+    return [*orders, few] if min(orders) > few else orders
 
 
 def raise_if_interrupted(posterior: Posterior) -> None:
