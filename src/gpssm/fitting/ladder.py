@@ -15,12 +15,14 @@ the nonlinear models are better than the linear ones.
 import dataclasses
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpssm.core.places import run_tasks
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import count, percent
 from gpssm.data.dataset import Dataset
@@ -40,7 +42,7 @@ from gpssm.posterior.checks import CHOOSE_METHOD
 from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
-from gpssm.posterior.validation import STACKING, STARTS, make_folds
+from gpssm.posterior.validation import STACKING, STARTS, Fold, RollingOrigin, make_folds
 
 # The CRPS of independent draws from the distribution of Gaussian outputs is 1/√π standard
 # deviations. Forecasts with more than a third of that leave room for improvement.
@@ -101,8 +103,7 @@ def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Poster
     ladder = Ladder(spec, experiments, runtime)
     try:
         ladder.add_linear()
-        ladder.add_regression()
-        ladder.add_quick()
+        ladder.add_nonlinear()
         ladder.weigh()
         if ladder.is_poor():
             ladder.add_chains()
@@ -158,32 +159,46 @@ class Ladder:
         kinds: dict[str, str] = {}
         for name in candidates.models:
             kinds.setdefault(name.split("-")[0] if name.startswith("ss") else name, name)
-        for name in list(kinds.values())[:LINEAR_MEMBERS]:
-            self._fit(name, self.spec.replace(method=linear_settings(name)))
+        names = list(kinds.values())[:LINEAR_MEMBERS]
+        self._fit({name: self.spec.replace(method=linear_settings(name)) for name in names})
         crps = candidates.scores[candidates.best].crps
         score = f", CRPS {crps.mean():.3g} SD on held-out rows" if len(crps) else ""
         self._announce(f"linear: {candidates.best}{score}")
 
-    def add_regression(self) -> None:
-        """Fit a Gaussian process regression on lags, which takes seconds."""
+    def add_nonlinear(self) -> None:
+        """Fit a Gaussian process regression on lags, and quick posteriors around linear fits of the
+        best orders.
+        """
+        specs: dict[str, Spec] = {}
         standard = Spec()
         if (self.spec.kernel, self.spec.mean) == (standard.kernel, standard.mean):
-            self._fit("gp-narx", self.spec.replace(method=GPNARX()))
-
-    def add_quick(self) -> None:
-        """Fit quick posteriors around linear fits of the best orders."""
+            specs["gp-narx"] = self.spec.replace(method=GPNARX())
         rows = sum(map(len, self.experiments))
         for number, order in enumerate(self.orders):
             name = f"quick, {count(order, 'state')}" if number else "quick"
             thin = min(max(SHORT // (rows * order), 1), MOST_THIN)
             spec = self.spec.replace(method=Quick(thin=thin), state_dim=order)
-            self._fit(name, spec.replace(start="em", noise="free"))
+            specs[name] = spec.replace(start="em", noise="free")
+        self._fit(specs)
 
     def weigh(self) -> None:
         """Score all models by their forecasts of the held-out rows."""
-        for name, member in self.members.items():
-            if name not in self.scores and self.folds:
-                self.scores[name] = self._score(name, member)
+        if not self.folds:
+            return
+        tasks = {
+            name: (_fold_spec(member), member.without)
+            for name, member in self.members.items()
+            if name not in self.scores
+        }
+        runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
+        # Of the size of the fit to all rows, to share its programs.
+        least_rows = [len(item) for item in self.experiments]
+        for name, scores in self._run(
+            tasks, partial(_score, self.folds, runtime, least_rows, self.scheme)
+        ):
+            self.scores[name] = scores
+            if isinstance(scores, HeldOutScores):
+                self._announce(f"{name}: CRPS {scores.crps:.3g} SD on held-out rows")
 
     def is_poor(self) -> bool:
         """Return whether forecasts so far, or simulations if these decide, are poor enough for
@@ -268,49 +283,44 @@ class Ladder:
             return dataclasses.replace(answer, notes=(*answer.notes, note))
         return dataclasses.replace(answer, calibration=calibration)
 
-    def _fit(self, name: str, spec: Spec) -> None:
-        """Fit a model to all rows; a model that fails is dropped."""
-        try:
-            posterior = fit_posterior(spec, self.experiments, self._runtime(name))
-        except FAILURES as error:
-            self.scores[name] = error
-            return
-        self.members[name] = Member(spec, posterior, ())
-        raise_if_interrupted(posterior)
-        if self.runtime.callback is not None:
-            self.runtime.callback(self._evenly())
+    def _fit(self, specs: Mapping[str, Spec]) -> None:
+        """Fit models to all rows; a model that fails is dropped."""
+        here = self.runtime.jobs == 1 and self.runtime.cluster is None
+        progress = self.runtime.progress if here else False
+        tasks = {
+            name: (spec, self._runtime(name).replace(progress=progress))
+            for name, spec in specs.items()
+        }
+        for name, posterior in self._run(tasks, partial(_fit_all_rows, self.experiments)):
+            if isinstance(posterior, Exception):
+                self.scores[name] = posterior
+                continue
+            self.members[name] = Member(specs[name], posterior, ())
+            raise_if_interrupted(posterior)
+            if self.runtime.callback is not None:
+                self.runtime.callback(self._evenly())
+
+    def _run(
+        self, tasks: Mapping[str, Any], work: Callable[[Any], Any]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the result of each task, in their order; failures are results."""
+        arrivals = run_tasks(list(tasks.values()), work, self.runtime.jobs, self.runtime.cluster)
+        results: dict[int, Any] = {}
+        for number, name in enumerate(tasks):
+            while number not in results:
+                arrived, result = next(arrivals)
+                results[arrived] = result
+            result = results[number]
+            if isinstance(result, Exception) and not isinstance(result, FAILURES):
+                raise result
+            yield name, result
 
     def _runtime(self, name: str) -> Runtime:
         """Return the runtime of one model, with a separate folder for its checkpoint."""
-        if self.runtime.checkpoint is None:
-            return self.runtime
-        return self.runtime.replace(checkpoint=Path(self.runtime.checkpoint) / name)
-
-    def _score(self, name: str, member: Member) -> HeldOutScores | Exception:
-        """Fit a model without the held-out rows, and return its scores."""
-        runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
-        without = list(member.without)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if not without:
-                    assert member.posterior is not None
-                    # Of the size of the fit to all rows, to share its programs.
-                    resolved = member.posterior.spec
-                    spec = member.spec.replace(
-                        method=resolved.settings,
-                        state_dim=resolved.state_dim,
-                        num_inducing=resolved.num_inducing,
-                    )
-                    least_rows = [len(item) for item in self.experiments]
-                    for fold in self.folds:
-                        without.append(fit_posterior(spec, fold.series, runtime, least_rows))
-                        raise_if_interrupted(without[-1])
-                scores = HeldOutScores.of(without, self.folds, self.runtime.seed, self.scheme)
-        except FAILURES as error:
-            return error
-        self._announce(f"{name}: CRPS {scores.crps:.3g} SD on held-out rows")
-        return scores
+        runtime = self.runtime.replace(jobs=1, cluster=None, callback=None)
+        if runtime.checkpoint is None:
+            return runtime
+        return runtime.replace(checkpoint=Path(runtime.checkpoint) / name)
 
     def _finished(self, name: str) -> Posterior:
         """Return the fit of a model to all rows."""
@@ -343,6 +353,42 @@ class Ladder:
         """Print a message to standard error, unless progress is off."""
         if self.runtime.progress is not False:
             print(f"gpssm: {text}", file=sys.stderr, flush=True)
+
+
+def _fit_all_rows(experiments: Sequence[Series], task: tuple[Spec, Runtime]) -> Posterior:
+    """Fit a model to all rows."""
+    spec, runtime = task
+    return fit_posterior(spec, experiments, runtime)
+
+
+def _fold_spec(member: Member) -> Spec:
+    """Return the spec of a model's fits to the folds, of the size of its fit to all rows."""
+    if member.posterior is None:
+        return member.spec
+    resolved = member.posterior.spec
+    return member.spec.replace(
+        method=resolved.settings,
+        state_dim=resolved.state_dim,
+        num_inducing=resolved.num_inducing,
+    )
+
+
+def _score(
+    folds: Sequence[Fold],
+    runtime: Runtime,
+    least_rows: Sequence[int],
+    scheme: RollingOrigin,
+    task: tuple[Spec, tuple[Posterior, ...]],
+) -> HeldOutScores:
+    """Fit a model without the held-out rows, unless it has been, and return its scores."""
+    spec, fitted = task
+    without = list(fitted)
+    with warnings.catch_warnings(action="ignore"):
+        if not without:
+            for fold in folds:
+                without.append(fit_posterior(spec, fold.series, runtime, least_rows))
+                raise_if_interrupted(without[-1])
+        return HeldOutScores.of(without, folds, runtime.seed, scheme)
 
 
 def raise_if_interrupted(posterior: Posterior) -> None:
