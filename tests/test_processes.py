@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 import gpssm
 from builders import make_series
 from gpssm.core.places import Died, run_tasks
+from gpssm.fitting.ladder import Ladder
 from gpssm.methods import ARX
 
 SETTINGS = {
@@ -100,6 +101,25 @@ def test_a_cluster_selects_and_stacks_the_same(client):
     )  # a client that was lent is not closed
     with pytest.raises(KeyError, match="Unknown method 'median'"):
         gpssm.select(series, [{"method": "median"}], cluster=client, **tiny)
+
+
+def climb_linear(**place):
+    """The mixture of the linear candidates of a default fit, which are fast to fit."""
+    runtime = gpssm.Runtime(num_chains=1, progress=False, **place)
+    ladder = Ladder(gpssm.Spec(), [make_series(60, 1, 1)], runtime)
+    ladder.add_linear()
+    ladder.weigh()
+    return ladder.answer()
+
+
+@pytest.mark.parametrize("place", ["cluster", pytest.param("processes", marks=pytest.mark.slow)])
+def test_the_candidates_of_a_default_fit_are_the_same_elsewhere(place, client):
+    here = climb_linear()
+    elsewhere = climb_linear(**({"jobs": 2} if place == "processes" else {"cluster": client}))
+    assert list(elsewhere.members) == list(here.members)
+    np.testing.assert_array_equal(elsewhere.weights, here.weights)
+    u = np.zeros((3, 1))
+    np.testing.assert_array_equal(elsewhere.forecast(u=u).paths, here.forecast(u=u).paths)
 
 
 def die_at_first(path):

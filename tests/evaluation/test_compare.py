@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 
 import gpssm
@@ -139,3 +141,13 @@ def test_bad_calls_are_explained():
         gpssm.compare({"one": make_forecast()}, test)
     with pytest.raises(TypeError, match="one series"):
         gpssm.compare({"one": posterior}, [test, test])
+
+
+def test_test_rows_may_be_a_table_of_any_library():
+    posterior = make_posterior(raw=[make_series(9)])
+    rows = make_series(6, seed=1)
+    frame = rows.to_dataframe()
+    expected = gpssm.compare({"fit": posterior}, rows, num_paths=20, progress=False)
+    for table in (frame, pl.from_pandas(frame), frame.to_xarray()):
+        found = gpssm.compare({"fit": posterior}, table, num_paths=20, progress=False)
+        pd.testing.assert_frame_equal(found.table, expected.table)

@@ -39,6 +39,17 @@ def test_every_basis(basis):
     np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-10)
 
 
+def test_it_is_the_rollout_without_noise():
+    posterior = make_posterior(make_model("hilbert"))  # whose functions have no residual variance
+    rollout = posterior.rollout(6, noise=False, bounds=None)
+    states = mean_state(posterior).reshape(rollout.start.states.shape)
+    np.testing.assert_array_equal(rollout.start.states, states)
+    with jax.enable_x64(True):
+        paths = rollout(rollout.start._replace(scale=np.zeros(6)), U)
+    outputs = run(posterior.to_casadi(), states.ravel(), U)
+    np.testing.assert_allclose(outputs, paths.mean(0), rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("kernel", "likelihood"),
     [(name, "gaussian") for name in KERNELS] + [("se", name) for name in LIKELIHOODS],

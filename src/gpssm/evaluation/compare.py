@@ -11,7 +11,7 @@ import pandas as pd
 from gpssm.core.metrics import LEVELS
 from gpssm.core.table import Table, card
 from gpssm.core.text import check_seed, check_shares, check_whole, in_line
-from gpssm.data.columns import align_columns
+from gpssm.data.columns import align_columns, as_frame
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
@@ -123,7 +123,8 @@ def compare(
     candidates : mapping of str to Posterior or Stack
         Posteriors by name; they forecast from the end of their data, with the inputs of `test`.
     test
-        The rows that follow these data, in the user's units: a Series or a DataFrame.
+        The rows that follow these data, in the user's units: a Series, a DataFrame of pandas or
+        polars, or a Dataset of xarray.
     horizon : int, optional
         Number of steps; by default all rows of `test`.
     levels
@@ -147,7 +148,8 @@ def compare(
     check_whole("horizon", horizon, 1, none="for all rows of test")
     seed = check_seed(seed)
     levels = tuple(check_shares("levels", levels))
-    rows = test if isinstance(test, pd.DataFrame) else single_series("compare", test)
+    table = as_frame(test)
+    rows = single_series("compare", test) if table is None else table
     steps = len(rows) if horizon is None else horizon
     if steps > len(rows):
         raise ValueError(f"horizon is {steps}, and there are {len(rows)} test rows")

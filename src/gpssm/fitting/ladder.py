@@ -16,12 +16,14 @@ import dataclasses
 import itertools
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpssm.core.places import run_tasks
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import count, percent
 from gpssm.data.dataset import Dataset
@@ -41,7 +43,13 @@ from gpssm.posterior.checks import CHOOSE_METHOD
 from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import HeldOutScores, Stack, mix, mixture_calibration
-from gpssm.posterior.validation import LONGEST_SIMULATION, STACKING, make_folds
+from gpssm.posterior.validation import (
+    LONGEST_SIMULATION,
+    STACKING,
+    Fold,
+    RollingOrigin,
+    make_folds,
+)
 from gpssm.starts.start import STARTS
 
 # The CRPS of independent draws from the distribution of Gaussian outputs is 1/√π standard
@@ -107,8 +115,7 @@ def climb(spec: Spec, experiments: Sequence[Series], runtime: Runtime) -> Poster
     ladder = Ladder(spec, experiments, runtime)
     try:
         ladder.add_linear()
-        ladder.add_regression()
-        ladder.add_quick()
+        ladder.add_nonlinear()
         ladder.weigh()
         if ladder.is_poor():
             ladder.add_chains()
@@ -160,40 +167,56 @@ class Ladder:
         kinds: dict[str, str] = {}
         for name in candidates.models:
             kinds.setdefault(name.split("-")[0] if name.startswith("ss") else name, name)
-        for name in list(kinds.values())[:LINEAR_MEMBERS]:
-            self._fit(name, self.spec.replace(method=linear_settings(name)))
+        names = list(kinds.values())[:LINEAR_MEMBERS]
+        self._fit({name: self.spec.replace(method=linear_settings(name)) for name in names})
         crps = candidates.scores[candidates.best].crps
         score = f", CRPS {crps.mean():.3g} SD on held-out rows" if len(crps) else ""
         self._announce(f"linear: {candidates.best}{score}")
 
-    def add_regression(self) -> None:
-        """Fit a Gaussian process regression on lags, which takes seconds."""
-        standard = Spec()
-        if (self.spec.kernel, self.spec.mean) == (standard.kernel, standard.mean):
-            self._fit("gp-narx", self.spec.replace(method=GPNARX()))
+    def add_nonlinear(self) -> None:
+        """Fit a Gaussian process regression on lags and a quick posterior, and add quick posteriors
+        of other orders.
 
-    def add_quick(self) -> None:
-        """Fit quick posteriors around linear fits of the best orders.
-
-        If simulations decide, a posterior with little process noise is fitted for each order too,
+        If simulations decide, a posterior with little process noise is added for each order too,
         from a start that was fitted to simulations.
         """
+        specs: dict[str, Spec] = {}
+        standard = Spec()
+        if (self.spec.kernel, self.spec.mean) == (standard.kernel, standard.mean):
+            specs["gp-narx"] = self.spec.replace(method=GPNARX())
         rows = sum(map(len, self.experiments))
         starts = competitors(self.windows)[: 2 if self.spec.horizon == "simulation" else 1]
-        for number, (start, order) in enumerate(itertools.product(starts, self.orders)):
+        for start, order in itertools.product(starts, self.orders):
             thin = min(max(SHORT // (rows * order), 1), MOST_THIN)
             spec = self.spec.replace(method=Quick(thin=thin), state_dim=order, start=start)
             shooting = STARTS[start].shooting
-            spec = spec.replace(noise="small" if shooting else "free")
             states = f", {count(order, 'state')}" if order != self.orders[0] else ""
             name = f"quick{states}{', shooting' if shooting else ''}"
-            self._fit(name, spec, at_once=not number)
+            specs[name] = spec.replace(noise="small" if shooting else "free")
+        at_once = ("gp-narx", "quick")
+        self._fit({name: spec for name, spec in specs.items() if name in at_once})
+        for name, spec in specs.items():
+            if name not in at_once:
+                self._add(name, spec)
 
     def weigh(self) -> None:
         """Score all models by their forecasts of the held-out rows."""
-        for name, member in self.members.items():
-            if name not in self.scores and self.folds:
-                self.scores[name] = self._score(name, member)
+        if not self.folds:
+            return
+        tasks = {
+            name: (member.spec, member.without)
+            for name, member in self.members.items()
+            if name not in self.scores
+        }
+        runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
+        # Padded to the length of the fit to all rows, to share its programs.
+        least_rows = [len(item) for item in self.experiments]
+        for name, scores in self._run(
+            tasks, partial(_score, self.folds, runtime, least_rows, self.scheme)
+        ):
+            self.scores[name] = scores
+            if isinstance(scores, HeldOutScores):
+                self._announce(f"{name}: CRPS {scores.crps:.3g} SD on held-out rows")
 
     def is_poor(self) -> bool:
         """Return whether the best forecasts of held-out rows leave room for improvement."""
@@ -273,46 +296,51 @@ class Ladder:
             return dataclasses.replace(answer, notes=(*answer.notes, note))
         return dataclasses.replace(answer, calibration=calibration)
 
-    def _fit(self, name: str, spec: Spec, at_once: bool = True) -> None:
-        """Add a model, fitted to all rows at once or if it gets weight; drop one that fails."""
-        try:
-            spec = spec.resolve(self.windows)
-            posterior = None
-            if at_once:
-                posterior = fit_posterior(spec, self.experiments, self._runtime(name))
-        except FAILURES as error:
-            self.scores[name] = error
-            return
-        self.members[name] = Member(spec, posterior, ())
-        if posterior is not None:
+    def _fit(self, specs: Mapping[str, Spec]) -> None:
+        """Fit models to all rows; a model that fails is dropped."""
+        here = self.runtime.jobs == 1 and self.runtime.cluster is None
+        progress = self.runtime.progress if here else False
+        tasks = {
+            name: (spec, self._runtime(name).replace(progress=progress))
+            for name, spec in specs.items()
+        }
+        for name, posterior in self._run(tasks, partial(_fit_all_rows, self.experiments)):
+            if isinstance(posterior, Exception):
+                self.scores[name] = posterior
+                continue
+            self._add(name, specs[name], posterior)
             raise_if_interrupted(posterior)
             if self.runtime.callback is not None:
                 self.runtime.callback(self._evenly())
 
+    def _add(self, name: str, spec: Spec, posterior: Posterior | None = None) -> None:
+        """Add a model, which is fitted to all rows or will be if it gets weight."""
+        try:
+            self.members[name] = Member(spec.resolve(self.windows), posterior, ())
+        except FAILURES as error:
+            self.scores[name] = error
+
+    def _run(
+        self, tasks: Mapping[str, Any], work: Callable[[Any], Any]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the result of each task, in their order; failures are results."""
+        arrivals = run_tasks(list(tasks.values()), work, self.runtime.jobs, self.runtime.cluster)
+        results: dict[int, Any] = {}
+        for number, name in enumerate(tasks):
+            while number not in results:
+                arrived, result = next(arrivals)
+                results[arrived] = result
+            result = results[number]
+            if isinstance(result, Exception) and not isinstance(result, FAILURES):
+                raise result
+            yield name, result
+
     def _runtime(self, name: str) -> Runtime:
         """Return the runtime of one model, with a separate folder for its checkpoint."""
-        if self.runtime.checkpoint is None:
-            return self.runtime
-        return self.runtime.replace(checkpoint=Path(self.runtime.checkpoint) / name)
-
-    def _score(self, name: str, member: Member) -> HeldOutScores | Exception:
-        """Fit a model without the held-out rows, and return its scores."""
-        runtime = Runtime(num_chains=FOLD_CHAINS, seed=self.runtime.seed, progress=False)
-        without = list(member.without)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if not without:
-                    # Padded to the length of the fit to all rows, to share its programs.
-                    least_rows = [len(item) for item in self.experiments]
-                    for fold in self.folds:
-                        without.append(fit_posterior(member.spec, fold.series, runtime, least_rows))
-                        raise_if_interrupted(without[-1])
-                scores = HeldOutScores.of(without, self.folds, self.runtime.seed, self.scheme)
-        except FAILURES as error:
-            return error
-        self._announce(f"{name}: CRPS {scores.crps:.3g} SD on held-out rows")
-        return scores
+        runtime = self.runtime.replace(jobs=1, cluster=None, callback=None)
+        if runtime.checkpoint is None:
+            return runtime
+        return runtime.replace(checkpoint=Path(runtime.checkpoint) / name)
 
     def _finished(self, name: str) -> Posterior:
         """Return the fit of a model to all rows."""
@@ -345,6 +373,30 @@ class Ladder:
         """Print a message to standard error, unless progress is off."""
         if self.runtime.progress is not False:
             print(f"gpssm: {text}", file=sys.stderr, flush=True)
+
+
+def _fit_all_rows(experiments: Sequence[Series], task: tuple[Spec, Runtime]) -> Posterior:
+    """Fit a model to all rows."""
+    spec, runtime = task
+    return fit_posterior(spec, experiments, runtime)
+
+
+def _score(
+    folds: Sequence[Fold],
+    runtime: Runtime,
+    least_rows: Sequence[int],
+    scheme: RollingOrigin,
+    task: tuple[Spec, tuple[Posterior, ...]],
+) -> HeldOutScores:
+    """Fit a model without the held-out rows, unless it has been, and return its scores."""
+    spec, fitted = task
+    without = list(fitted)
+    with warnings.catch_warnings(action="ignore"):
+        if not without:
+            for fold in folds:
+                without.append(fit_posterior(spec, fold.series, runtime, least_rows))
+                raise_if_interrupted(without[-1])
+        return HeldOutScores.of(without, folds, runtime.seed, scheme)
 
 
 def quick_orders(linear: Sequence[int], output_dim: int) -> list[int]:

@@ -63,6 +63,11 @@ class Runtime:
     callback
         Function that the method `auto` calls with the best posterior so far, whenever there is a
         better one.
+    jobs
+        Number of processes in which the method `auto` fits and scores its candidates; 1 for this
+        process, where chains run in threads.
+    cluster
+        Address of a Dask scheduler to run the candidates on instead, tcp://host:8786, or a client.
     """
 
     num_chains: int = 4
@@ -74,6 +79,8 @@ class Runtime:
     chunk: int | None = None
     keep_states: int | Literal["auto", "all"] = "auto"
     callback: Callable[[Any], object] | None = None
+    jobs: int = 1
+    cluster: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
@@ -89,6 +96,7 @@ class Runtime:
             raise TypeError(f"callback must be a function of a posterior; got {self.callback!r}.")
         if self.checkpoint is not None:
             check_path(self.checkpoint)
+        check_whole("jobs", self.jobs, 1)
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs the folder of the run: checkpoint='...'.")
 
