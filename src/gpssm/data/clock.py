@@ -16,7 +16,9 @@ from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
 from gpssm.data.times import (
     DAY,
+    HOUR,
     JITTER,
+    MINUTE,
     SECOND,
     Times,
     is_time,
@@ -321,7 +323,7 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
     import pandas
 
     if step is None:
-        step = _typical_step(ticks, SECOND if times.dates else 1)
+        step = _typical_step(ticks, times.dates)
     elif times.dates:
         try:
             step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
@@ -342,21 +344,26 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
     return step
 
 
-def _typical_step(ticks: np.ndarray, unit: float) -> float:
-    """Return the step of sorted times with jitter and gaps, rounded if possible.
+def _typical_step(ticks: np.ndarray, dates: bool) -> float:
+    """Return the step of sorted times with jitter and gaps.
 
-    It is the slope of the times over row numbers estimated from the median distance.
+    It is the median distance, or the slope of the times over the row numbers estimated from it,
+    rounded to the simplest value that keeps all rows in place.
     """
     gaps = np.diff(ticks)
-    if not (gaps > 0).any():
+    gaps = gaps[gaps > 0]
+    if not gaps.size:
         return 0.0
-    median = np.median(gaps[gaps > 0])
-    rows = np.concatenate([[0], np.cumsum(np.round(gaps / median))])
-    if (gaps[gaps > 0] == median).all() or not rows[-1]:
-        return float(median)
+    median = float(np.median(gaps))
+    rows = np.concatenate([[0], np.cumsum(np.round(np.diff(ticks) / median))])
+    if (gaps == median).all() or not rows[-1]:
+        return median
     slope = np.polyfit(rows, ticks, 1)[0]
-    for digits in (1, 2, 3):
-        step = float(f"{slope / unit:.{digits}g}") * unit
-        if abs(step - slope) * rows[-1] < 0.25 * slope:
-            return step
-    return float(slope)
+    unit = SECOND if dates else 1
+    # Distances that are equal but for gaps need no rounding: 86000 s is not simpler than a day.
+    steps = [median] if np.isclose(gaps, median, rtol=1e-9).mean() > 0.5 else []
+    if dates:
+        steps += [round(slope / length) * length for length in (DAY, HOUR, MINUTE)]
+    steps += [float(f"{slope / unit:.{digits}g}") * unit for digits in (1, 2, 3)]
+    in_place = (step for step in steps if abs(step - slope) * rows[-1] < 0.25 * slope)
+    return float(next(in_place, slope))
