@@ -240,6 +240,18 @@ def test_a_grid_has_the_step_of_the_rows_whatever_is_missing(step, jitter):
         assert pd.Timedelta(seconds=filled.dt) == dates[1] - dates[0]
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("frequency", ["MS", "ME", "2MS", "QS", "YS", "D", "2D"])
+def test_a_grid_follows_the_calendar_of_its_dates(frequency, zone):
+    dates = pd.date_range("2024-02-01", periods=60, freq=frequency, tz=zone)
+    rows = np.setdiff1d(np.arange(60), [3, 20, 21, 40])
+    filled = on_grid(dates[rows], rows.astype(float))
+    pd.testing.assert_index_equal(
+        filled.to_dataframe().index, dates, exact=False, check_names=False
+    )
+    assert np.flatnonzero(np.isnan(filled.y[:, 0])).tolist() == [3, 20, 21, 40]
+
+
 def test_an_hour_that_occurs_twice_is_kept_in_its_time_zone():
     dates = pd.date_range("2024-10-26", periods=72, freq="30min", tz="Europe/Berlin")
     frame = pd.DataFrame({"y": np.arange(72.0), "when": dates.tz_localize(None).astype(str)})

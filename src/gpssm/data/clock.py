@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
@@ -295,8 +295,12 @@ def on_grid(
     order = np.argsort(times.ticks, kind="stable")
     times = Times(times.index[order])
     ticks = times.ticks - times.ticks[0]
+    calendar = _calendar_grid(times) if step is None and times.dates else None
     step = _checked_step(times, ticks, step)
+    clock = Clock.starting(times, step)
     points = np.round(ticks / float(step)).astype(int)
+    if calendar is not None:
+        clock, points = calendar
     means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(points).mean()
     if len(means) < len(points):
         repeated = int(np.argmin(np.diff(points))) + 1
@@ -313,7 +317,33 @@ def on_grid(
     else:
         columns = [np.interp(grid, means.index, inputs[name]) for name in inputs]
         on_u = np.reshape(columns, (u.shape[1], len(grid))).T
-    return Clock.starting(times, step), outputs.reindex(grid).to_numpy(), on_u
+    return clock, outputs.reindex(grid).to_numpy(), on_u
+
+
+MONTH = 30.44 * DAY  # mean length
+
+
+def _calendar_grid(times: Times) -> tuple[Clock, Int[np.ndarray, " N"]] | None:
+    """Return the clock of which sorted dates are some rows, and their row numbers, for months and
+    for days in a time zone, whose lengths differ; None if there is no such clock.
+    """
+    import pandas
+
+    gaps = np.diff(times.ticks)
+    if not (gaps > 0).any():
+        return None
+    for unit, length in (("MS", MONTH), ("ME", MONTH), *([("D", DAY)] if times.zone else [])):
+        number = round(np.median(gaps[gaps > 0]) / length)
+        if number < 1:
+            continue
+        name = pandas.tseries.frequencies.to_offset(f"{number}{unit}").freqstr
+        clock = replace(Clock.starting(times, number * length), calendar=name)
+        rows = round((times.ticks[-1] - times.ticks[0]) / clock.step) + 2
+        index = clock.index(rows)
+        points = index.get_indexer(times.index) if index.is_unique else np.array([-1])
+        if (points >= 0).all():
+            return clock, points
+    return None
 
 
 def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
