@@ -1,8 +1,8 @@
-"""Throughput, latency, memory and compilations of `examples/service.py`, with a kill half-way.
+"""Throughput, latency, CPU time, memory and compilations of `examples/service.py`.
 
     taskset -c 0,1 python benchmarks/service.py [--seconds 60]
 
-Clients send the rows of many streams in turn and wait for each forecast. Half-way the service is
+Clients send the rows of many streams in turn and wait for each forecast. Half-way, the service is
 killed and started again on the same folder; the clients repeat requests without an answer.
 """
 
@@ -141,6 +141,8 @@ def main() -> None:
     print(f"streams, clients, horizon          {options.streams}, {options.clients}, {HORIZON}")
     print(f"rows answered, per second          {total}, {total / busy:.0f}")
     print(f"latency, median and 99 %           {median:.1f} ms, {tail:.1f} ms")
+    cpu = 1e3 * (half["cpu_s"] - first["cpu_s"]) / grown
+    print(f"CPU of the service per row         {cpu:.1f} ms")
     print(
         f"memory after first rows, {grown:6d} later  "
         f"{first['memory_mb']:.0f} MB, {half['memory_mb']:.0f} MB"

@@ -7,7 +7,7 @@ and gets the forecast after that row:
 
     POST /rows    {"stream": "tank-7", "row": 12, "y": [0.8], "u": [1.1], "ahead": [[1.1], [1.2]]}
     200           {"row": 12, "mean": [[0.83], ...], "lower": [[0.80], ...], "upper": [[0.86], ...]}
-    GET /status   {"rows": {"tank-7": 13, ...}, "memory_mb": 512.3, "compilations": 9}
+    GET /status   {"rows": {"tank-7": 13, ...}, "memory_mb": 512.3, "compilations": 9, "cpu_s": 7.1}
 
 Each row is written to a log before it is answered, so a process that is killed at any moment can
 restart from the log without losing a row. Rows are numbered from 0. A row that was logged but not
@@ -21,6 +21,7 @@ import json
 import os
 import resource
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,13 +125,14 @@ class Service:
             return forecast
 
     def status(self) -> dict[str, Any]:
-        """Return the rows of each stream, the memory in use, and the number of compilations."""
+        """Return the rows of each stream, and the process's memory, compilations and CPU time."""
         statm = Path("/proc/self/statm")
         if statm.exists():
             memory = int(statm.read_text().split()[1]) * resource.getpagesize()
         else:
             memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {"rows": self.rows, "memory_mb": memory / 1e6, "compilations": len(COMPILED)}
+        used = {"memory_mb": memory / 1e6, "cpu_s": time.process_time()}
+        return {"rows": self.rows, "compilations": len(COMPILED), **used}
 
 
 COMPILED: list[str] = []

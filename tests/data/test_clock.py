@@ -221,6 +221,37 @@ def test_a_jittered_clock_has_no_gaps():
     assert np.flatnonzero(np.isnan(filled.y[:, 0])).tolist() == list(range(2000, 2010))
 
 
+@pytest.mark.parametrize("step", ["D", "h", "90min", "10min", "1min", "5s", "100ms"])
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+def test_a_grid_has_the_step_of_the_rows_whatever_is_missing(step, jitter):
+    dates = pd.date_range("2024-02-01", periods=40, freq=step)
+    noise = np.random.default_rng(0).normal(size=40)
+    moved = dates + (dates[1] - dates[0]) * jitter * noise
+    for rows in ([0, 1, 2, 12], [0, 2, 3, 4, 5, 9], np.setdiff1d(np.arange(40), [7, 8, 30])):
+        filled = on_grid(moved[rows], np.asarray(rows, float))
+        wanted = np.full(rows[-1] + 1, np.nan)
+        wanted[rows] = rows
+        np.testing.assert_array_equal(filled.y[:, 0], wanted)
+        if not jitter:
+            index = filled.to_dataframe().index
+            pd.testing.assert_index_equal(
+                index, dates[: rows[-1] + 1], exact=False, check_names=False
+            )
+        assert pd.Timedelta(seconds=filled.dt) == dates[1] - dates[0]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("frequency", ["MS", "ME", "2MS", "QS", "YS", "D", "2D"])
+def test_a_grid_follows_the_calendar_of_its_dates(frequency, zone):
+    dates = pd.date_range("2024-02-01", periods=60, freq=frequency, tz=zone)
+    rows = np.setdiff1d(np.arange(60), [3, 20, 21, 40])
+    filled = on_grid(dates[rows], rows.astype(float))
+    pd.testing.assert_index_equal(
+        filled.to_dataframe().index, dates, exact=False, check_names=False
+    )
+    assert np.flatnonzero(np.isnan(filled.y[:, 0])).tolist() == [3, 20, 21, 40]
+
+
 def test_an_hour_that_occurs_twice_is_kept_in_its_time_zone():
     dates = pd.date_range("2024-10-26", periods=72, freq="30min", tz="Europe/Berlin")
     frame = pd.DataFrame({"y": np.arange(72.0), "when": dates.tz_localize(None).astype(str)})

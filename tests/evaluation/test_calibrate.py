@@ -12,6 +12,7 @@ from scipy.stats import norm
 import gpssm
 from builders import make_model, make_series
 from gpssm.core import metrics
+from gpssm.core.text import percent
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
 from gpssm.evaluation import calibrate
@@ -25,6 +26,7 @@ from gpssm.posterior.calibration import (
     octaves_to,
     weighted_quantile,
 )
+from gpssm.posterior.checks import check_calibration
 from gpssm.posterior.validation import Fold, make_folds
 from posteriors import linear_weights, make_posterior
 
@@ -253,6 +255,46 @@ def test_the_summary_shows_the_factors(fitted):
     assert [row["step"] for row in table] == sorted({row["step"] for row in table})
     assert f"{table[0]['factors'][0]:.2f}" in page
     assert "Calibration of intervals" not in str(fitted[1].summary())
+
+
+def test_fit_says_when_held_out_rows_are_not_covered_and_the_summary_leads_with_it(fitted):
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=200)
+    y = np.zeros(201)
+    for t in range(200):
+        y[t + 1] = 0.5 * y[t] + (1 if t < 150 else 4) * u[t]
+    series = Series(y[1:] + 0.05 * rng.normal(size=200), u)
+    settings = {"method": "arx", "num_draws": 20, "progress": False}
+    with pytest.warns(UserWarning, match="too narrow on held-out rows") as caught:
+        widened = gpssm.fit(series, calibrate=True, **settings)
+    (message,) = (str(warning.message) for warning in caught)
+    horizon = widened.calibration.horizon
+    covered = widened.calibration.coverage.mean()
+    assert covered < 0.75
+    assert message.startswith(
+        f"Uncalibrated 90 % intervals of y: {percent(covered)} inside over {horizon} steps, "
+        f"widened up to {widened.calibration.factors.max():.2g} times."
+    )
+    summary = widened.summary()
+    assert message in summary.doubts
+    head, rows, _, _, measured = str(summary).splitlines()[:5]
+    assert head == "Coverage of 90 % intervals"
+    assert rows.endswith(f"of 100 held-out training rows over 1 to {horizon} steps,")
+    assert measured.split()[:3] == ["y", *percent(covered).split()]
+    assert str(fitted[1].summary()).startswith("Coverage of 90 % intervals\n  Not measured")
+    assert "Uncalibrated" not in " ".join(fitted[0].summary().doubts)  # enough are covered
+
+
+@pytest.mark.parametrize(
+    ("covered", "effective", "level"),
+    [(0.9, 30.0, "good"), (0.7, 30.0, "caution"), (0.7, 4.0, "good"), (np.nan, 4.0, "unknown")],
+)
+def test_measured_coverage_is_judged_with_room_for_few_forecasts(covered, effective, level):
+    measured = Calibration(
+        np.ones((3, 1)), np.full((3, 1), covered), np.full(3, effective), 10, "rows"
+    )
+    (check,) = check_calibration(measured, ["level"])
+    assert check.level == level
 
 
 def test_what_cannot_be_calibrated_says_so(fitted):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RELATIVE_LINK = re.compile(r"\]\((?!https?://)[^)]*\)")
 PACKAGED = {".py", ".typed", ".js", ".css", ".j2"}
 LARGEST_WHEEL = 1_000_000  # bytes; data, figures or notebooks would show here
 SOURCES = ("pyproject.toml", "src/gpssm/__init__.py", "tests/conftest.py", "CITATION.cff")
@@ -36,6 +37,10 @@ def check(sdist: Path, wheel: Path) -> None:
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", sdist, wheel], check=True)
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        broken = RELATIVE_LINK.findall(archive.read(metadata).decode())
+    if broken:
+        raise SystemExit(f"Links that are relative to the repository: {', '.join(broken)}")
     foreign = [
         name
         for name in names

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_version_is_written_once_and_cited():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" not in project
-    assert project["dynamic"] == ["version"]
+    assert "version" in project["dynamic"]
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {gpssm.__version__}\n" in citation
     changes = (ROOT / "CHANGELOG.md").read_text()

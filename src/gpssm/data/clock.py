@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
 from gpssm.data.times import (
     DAY,
+    HOUR,
     JITTER,
+    MINUTE,
     SECOND,
     Times,
     is_time,
@@ -293,8 +295,12 @@ def on_grid(
     order = np.argsort(times.ticks, kind="stable")
     times = Times(times.index[order])
     ticks = times.ticks - times.ticks[0]
+    calendar = _calendar_grid(times) if step is None and times.dates else None
     step = _checked_step(times, ticks, step)
+    clock = Clock.starting(times, step)
     points = np.round(ticks / float(step)).astype(int)
+    if calendar is not None:
+        clock, points = calendar
     means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(points).mean()
     if len(means) < len(points):
         repeated = int(np.argmin(np.diff(points))) + 1
@@ -311,7 +317,33 @@ def on_grid(
     else:
         columns = [np.interp(grid, means.index, inputs[name]) for name in inputs]
         on_u = np.reshape(columns, (u.shape[1], len(grid))).T
-    return Clock.starting(times, step), outputs.reindex(grid).to_numpy(), on_u
+    return clock, outputs.reindex(grid).to_numpy(), on_u
+
+
+MONTH = 30.44 * DAY  # mean length
+
+
+def _calendar_grid(times: Times) -> tuple[Clock, Int[np.ndarray, " N"]] | None:
+    """Return the clock of which sorted dates are some rows, and their row numbers, for months and
+    for days in a time zone, whose lengths differ; None if there is no such clock.
+    """
+    import pandas
+
+    gaps = np.diff(times.ticks)
+    if not (gaps > 0).any():
+        return None
+    for unit, length in (("MS", MONTH), ("ME", MONTH), *([("D", DAY)] if times.zone else [])):
+        number = round(np.median(gaps[gaps > 0]) / length)
+        if number < 1:
+            continue
+        name = pandas.tseries.frequencies.to_offset(f"{number}{unit}").freqstr
+        clock = replace(Clock.starting(times, number * length), calendar=name)
+        rows = round((times.ticks[-1] - times.ticks[0]) / clock.step) + 2
+        index = clock.index(rows)
+        points = index.get_indexer(times.index) if index.is_unique else np.array([-1])
+        if (points >= 0).all():
+            return clock, points
+    return None
 
 
 def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
@@ -321,7 +353,7 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
     import pandas
 
     if step is None:
-        step = _typical_step(ticks, SECOND if times.dates else 1)
+        step = _typical_step(ticks, times.dates)
     elif times.dates:
         try:
             step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value
@@ -342,21 +374,26 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
     return step
 
 
-def _typical_step(ticks: np.ndarray, unit: float) -> float:
-    """Return the step of sorted times with jitter and gaps, rounded if possible.
+def _typical_step(ticks: np.ndarray, dates: bool) -> float:
+    """Return the step of sorted times with jitter and gaps.
 
-    It is the slope of the times over row numbers estimated from the median distance.
+    It is the median distance, or the slope of the times over the row numbers estimated from it,
+    rounded to the simplest value that keeps all rows in place.
     """
     gaps = np.diff(ticks)
-    if not (gaps > 0).any():
+    gaps = gaps[gaps > 0]
+    if not gaps.size:
         return 0.0
-    median = np.median(gaps[gaps > 0])
-    rows = np.concatenate([[0], np.cumsum(np.round(gaps / median))])
-    if (gaps[gaps > 0] == median).all() or not rows[-1]:
-        return float(median)
+    median = float(np.median(gaps))
+    rows = np.concatenate([[0], np.cumsum(np.round(np.diff(ticks) / median))])
+    if (gaps == median).all() or not rows[-1]:
+        return median
     slope = np.polyfit(rows, ticks, 1)[0]
-    for digits in (1, 2, 3):
-        step = float(f"{slope / unit:.{digits}g}") * unit
-        if abs(step - slope) * rows[-1] < 0.25 * slope:
-            return step
-    return float(slope)
+    unit = SECOND if dates else 1
+    # Distances that are equal but for gaps need no rounding: 86000 s is not simpler than a day.
+    steps = [median] if np.isclose(gaps, median, rtol=1e-9).mean() > 0.5 else []
+    if dates:
+        steps += [round(slope / length) * length for length in (DAY, HOUR, MINUTE)]
+    steps += [float(f"{slope / unit:.{digits}g}") * unit for digits in (1, 2, 3)]
+    in_place = (step for step in steps if abs(step - slope) * rows[-1] < 0.25 * slope)
+    return float(next(in_place, slope))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SECOND = 10**9  # in nanoseconds
-HOUR = 3_600 * SECOND
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 REMEDY = (
     "A model needs equally spaced rows: correct the times, or pass regrid=True (--regrid auto), "

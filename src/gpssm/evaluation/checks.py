@@ -10,7 +10,6 @@ To add a check, write a function that yields `Check` objects, and call it in `ex
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy import stats
 
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
@@ -18,7 +17,7 @@ from gpssm.data.series import Series
 from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals, find_drift
-from gpssm.posterior.checks import SHARE_LEFT, Check
+from gpssm.posterior.checks import SHARE_LEFT, Check, coverage_range
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS
 
@@ -218,8 +217,7 @@ def check_simulation(forecast: Forecast, actual: Series) -> Iterator[Check]:
 
 
 def _about_coverage(output: str, share: float, number: int, protocol: str) -> Check:
-    number = max(number // DEPENDENT_ROWS, 1)
-    low, high = (limit / number for limit in stats.binom(number, 0.9).interval(0.95))
+    low, high = coverage_range(number // DEPENDENT_ROWS)
     return Check.of(
         f"90 % intervals of {output}",
         f"{percent(share)} inside",
@@ -227,8 +225,8 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
         (
             share < low,
             "problem" if share < 0.6 else "caution",
-            "Intervals are too narrow: do not rely on them. Fit with calibrate=True to widen "
-            "them to the width that held-out rows require.",
+            "Intervals are too narrow: do not rely on them. Widen them to the width that held-out "
+            "rows require, posterior.calibrate(rows).",
         ),
         (share > high, "caution", "Intervals are wider than necessary: safe, but not sharp."),
         (True, "good", "Coverage is close to nominal."),

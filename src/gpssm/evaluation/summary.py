@@ -29,9 +29,11 @@ from gpssm.model.bases import (
     parts_of,
 )
 from gpssm.model.means import Wired
+from gpssm.posterior.calibration import Calibration
 from gpssm.posterior.checks import (
     CHOOSE_METHOD,
     Check,
+    check_calibration,
     check_mixing,
     check_sampler,
     doubts,
@@ -156,6 +158,9 @@ class Summary:
     members, leading
         The members of a stack by decreasing weight, and the member that represents it where a
         single model is shown.
+    coverage
+        The measured coverage of each output's 90 % intervals before calibration, and the range of
+        factors by which they were then widened.
     calibration, calibrated_on
         The factor of the intervals and their coverage without it by steps ahead, and the rows used.
     residuals
@@ -169,6 +174,7 @@ class Summary:
     starts: tuple[dict[str, Any], ...] = ()
     members: tuple[dict[str, Any], ...] = ()
     leading: str = ""
+    coverage: tuple[dict[str, Any], ...] = ()
     calibration: tuple[dict[str, Any], ...] = ()
     calibrated_on: str = ""
     residuals: tuple[dict[str, Any], ...] = ()
@@ -239,6 +245,7 @@ class Summary:
             "effective": "independent forecasts",
         }
         return {
+            "Coverage of 90 % intervals": self._covered(),
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
             fitted: self.facts.lines,
             f"Starts compared ({errors})": _table(self.starts, started),
@@ -251,6 +258,21 @@ class Summary:
             "Nonlinearity": [nonlinear],
             "Warnings": doubtful or ["None."],
         }
+
+    def _covered(self) -> list[str]:
+        """Return what is known about intervals from rows that the model has not seen."""
+        if not self.coverage:
+            return [
+                "Not measured: no held-out rows were forecast. Use gpssm.backtest, or fit with",
+                "calibrate=True.",
+            ]
+        steps = self.calibration[-1]["step"]
+        columns = {"output": "output", "coverage": "inside", "widened": "then widened by"}
+        return [
+            f"Forecasts of {self.calibrated_on} over 1 to {count(steps, 'step')},",
+            "before the intervals were calibrated:",
+            *_table(self.coverage, columns),
+        ]
 
     def _predictable(self) -> list[str]:
         training = self.training
@@ -364,6 +386,7 @@ def summarise(
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     checks = (
+        *(() if calibration is None else check_calibration(calibration, facts.outputs)),
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),
@@ -377,6 +400,7 @@ def summarise(
         starts=tuple(row for row in posterior.comparison if "start" in row),
         members=members,
         leading=forecaster.leading if is_stack else "",
+        coverage=() if calibration is None else _coverage(calibration, facts.outputs),
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
@@ -415,6 +439,19 @@ def _sampling(
         separate=bool(starts),
     )
     return sampling, checks
+
+
+def _coverage(calibration: Calibration, outputs: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Return the measured coverage and the range of factors of each output."""
+    ranges = zip(calibration.factors.min(axis=0), calibration.factors.max(axis=0), strict=True)
+    return tuple(
+        {
+            "output": output,
+            "coverage": "unknown" if np.isnan(covered) else percent(covered),
+            "widened": f"{low:.2f} to {high:.2f}",
+        }
+        for output, covered, (low, high) in zip(outputs, calibration.covered, ranges, strict=True)
+    )
 
 
 def _facts(posterior: Posterior) -> Facts:

@@ -20,6 +20,7 @@ from gpssm.methods.auto import Auto
 from gpssm.methods.ffvd import FFVD
 from gpssm.methods.spec import METHOD_NUMBERS, Spec, check_names
 from gpssm.model.model import GPSSM
+from gpssm.posterior.checks import check_calibration, doubts
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from gpssm.starts.build import build
@@ -82,9 +83,14 @@ def fit(
 
 
 def warn_of(fitted: Fitted) -> Fitted:
-    """Warn of each note of a fit, and return the fit."""
-    for note in fitted.notes:
-        warn(note)
+    """Warn of each note of a fit and of held-out outputs outside its intervals, and return it."""
+    checks = (
+        ()
+        if fitted.calibration is None
+        else check_calibration(fitted.calibration, fitted.dataset.outputs)
+    )
+    for text in (*fitted.notes, *(check.sentence for check in doubts(list(checks)))):
+        warn(text)
     return fitted
 
 

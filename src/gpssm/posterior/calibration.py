@@ -74,6 +74,12 @@ class Calibration:
         """H, the largest number of steps ahead."""
         return len(self.factors)
 
+    @property
+    def covered(self) -> Float[np.ndarray, " Dy"]:
+        """Share of each output inside the uncalibrated 90 % intervals, over all steps ahead."""
+        with warnings.catch_warnings(action="ignore"):  # an output may be missing
+            return np.nanmean(self.coverage, axis=0)
+
     def at(self, steps: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N Dy"]:
         """Return the factors of these steps ahead, counted from 1; beyond the horizon, the last
         factor."""

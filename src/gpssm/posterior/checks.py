@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from scipy import stats
 
 from gpssm.core.mixing import bfmi
 from gpssm.core.text import count, join_names, percent
@@ -22,6 +23,7 @@ from gpssm.model.types import Info
 from gpssm.posterior.rollout import MANY
 
 if TYPE_CHECKING:
+    from gpssm.posterior.calibration import Calibration
     from gpssm.posterior.diagnostics import Row
     from gpssm.posterior.forecast import ForecastDiagnostics
 
@@ -145,6 +147,48 @@ def sampling_verdict(
     if level == "caution" or notes or worst(sampler) == "problem":
         return "fair"
     return "good"
+
+
+def coverage_range(number: float) -> tuple[float, float]:
+    """Return the shares of independent outputs that calibrated 90 % intervals contain with a
+    probability of 95 %."""
+    number = max(int(number), 1)
+    low, high = stats.binom(number, 0.9).interval(0.95)
+    return float(low) / number, float(high) / number
+
+
+def check_calibration(calibration: "Calibration", outputs: Sequence[str]) -> Iterator[Check]:
+    """Check how many held-out outputs the 90 % intervals contain before they are calibrated.
+
+    Parameters
+    ----------
+    calibration
+        The calibration, with the measured coverage.
+    outputs
+        The names of the outputs.
+
+    Yields
+    ------
+    Check
+    """
+    # The outputs forecast from one origin count as one: they are correlated, and overlap.
+    low, _ = coverage_range(np.max(calibration.effective))
+    columns = zip(outputs, calibration.covered, calibration.factors.T, strict=True)
+    for output, covered, factors in columns:
+        yield Check.of(
+            f"Uncalibrated 90 % intervals of {output}",
+            f"{percent(covered)} inside over {count(calibration.horizon, 'step')}, widened up to "
+            f"{factors.max():.2g} times",
+            calibration.rows,
+            (np.isnan(covered), "unknown", "No output was observed."),
+            (
+                covered < low,
+                "caution",
+                "The intervals of the model are too narrow on held-out rows. Forecasts are "
+                "widened: check their coverage on new rows.",
+            ),
+            (True, "good", "Coverage is close to nominal."),
+        )
 
 
 def is_chain(info: Info) -> bool:
