@@ -323,7 +323,7 @@ def _in_folder(entry: Benchmark, folder: Path) -> Path:
 
 def _download(entry: Benchmark) -> Path:
     """Return the path of the file in the user's cache, downloading it if necessary."""
-    check_installed(f"downloading the benchmark {entry.name!r}", "pooch", "data")
+    check_installed(f"downloading the benchmark {entry.name!r}", "pooch")
     import platformdirs
     import pooch
 

@@ -440,7 +440,7 @@ def _is_text(cell: str) -> bool:
 
 
 def _read_excel(path: Path, options: Options) -> RawTable:
-    check_installed("reading an Excel file", "openpyxl", "excel")
+    check_installed("reading an Excel file", "openpyxl")
     import pandas
 
     with pandas.ExcelFile(path) as book:

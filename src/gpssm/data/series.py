@@ -499,8 +499,8 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
     if table is not None:
         if outputs is None:
             raise ValueError(
-                f"name the outputs of the frame, outputs=[...], or use Series.from_dataframe; "
-                f"it has {', '.join(map(str, table.columns))}"
+                "name the outputs of the frame: gpssm.Series.from_dataframe(frame, outputs=[...], "
+                f"inputs=[...]); it has {', '.join(map(str, table.columns))}"
             )
         if u is not None:
             raise ValueError("the inputs of a frame are named by inputs=[...]; u is for arrays")

@@ -11,7 +11,7 @@ import pandas as pd
 from gpssm.core.messages import warn
 from gpssm.core.places import Arrival, run_tasks
 from gpssm.core.table import card, loss
-from gpssm.core.text import check_choice, check_seed, check_whole, is_real
+from gpssm.core.text import check_choice, check_seed, check_whole, count, is_real
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
@@ -44,6 +44,9 @@ class Selection:
 
     best: dict[str, Any]
     table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"Selection(best {self.best} of {count(len(self.table), 'candidate')})"
 
     def _repr_html_(self) -> str:
         best = ", ".join(f"{name} {value}" for name, value in self.best.items())

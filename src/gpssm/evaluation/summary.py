@@ -185,6 +185,11 @@ class Summary:
         sentences = [check.sentence for check in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *sentences]))
 
+    def __repr__(self) -> str:
+        warnings = count(len(self.doubts), "warning")
+        verdict = self.sampling.verdict
+        return in_line(f"Summary({self.facts.method}, convergence {verdict}, {warnings})")
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dicts, lists, numbers and strings, with None for NaN."""
         checks = [check._asdict() for check in self.checks]

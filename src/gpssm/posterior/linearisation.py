@@ -246,7 +246,7 @@ class Linearisation:
         each
             Whether to return a list with one system per draw instead.
         """
-        check_installed("to_control", "control", "control")
+        check_installed("to_control", "control")
         import control
 
         dt = self.dt or True
