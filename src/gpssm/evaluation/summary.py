@@ -19,7 +19,12 @@ from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_constant_inputs, check_drift, check_training
+from gpssm.evaluation.checks import (
+    check_constant_inputs,
+    check_drift,
+    check_outliers,
+    check_training,
+)
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -369,6 +374,7 @@ def summarise(
     )
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     checks = (
+        *check_outliers(posterior.dataset.experiments),
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),

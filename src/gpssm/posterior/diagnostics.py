@@ -346,9 +346,8 @@ def row(name: str, values: Values) -> Row:
 def row_within(name: str, values: Values) -> Row:
     """As `row`, of draws centred within chains.
 
-    R-hat then compares halves of chains, and not chains. (The worst of four chains, each by itself,
-    is above 1.05 for draws that are independent: so many halves are compared, of so few draws
-    each.)
+    R-hat then compares halves of chains, and not chains. (The worst R-hat of four separate chains
+    would be above 1.05 even for independent draws, because each compares two short halves.)
     """
     return row(name, _within(values))
 
