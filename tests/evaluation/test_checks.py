@@ -197,7 +197,7 @@ def test_a_marker_of_missing_values_is_named():
     assert list(checks.check_outliers([series])) == []
     marked = series.y.copy()
     marked[[7, 30]] = -9999
-    with pytest.warns(UserWarning, match=r"y0: 2 values like -9999 are far.*na=-9999"):
+    with pytest.warns(UserWarning, match=r"y: 2 values like -9999 are far.*na=-9999"):
         Dataset.of(replace(series, y=marked))
     (check,) = checks.check_outliers([replace(series, y=marked)])
     assert (check.level, check.name) == ("problem", series.outputs[0])
