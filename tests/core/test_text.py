@@ -12,7 +12,7 @@ import pytest
 
 from gpssm.core.text import as_share, check_whole, jsonable, to_json
 
-OPTIONAL = ("blackjax", "joblib", "pooch", "distributed", "matplotlib", "pyarrow", "sktime")
+OPTIONAL = ("blackjax", "joblib", "distributed", "matplotlib", "pyarrow", "sktime")
 
 
 def test_json_has_no_nan_and_no_numpy():
@@ -45,7 +45,6 @@ series = gpssm.Series(np.sin(np.arange(40.0)))
 gpssm.fit(series, method="mean", num_draws=2, num_chains=1, progress=False).forecast(3, num_paths=4)
 for package, call in {{
     "blackjax": lambda: METHODS["ffvd-nuts"].build(None, ()),
-    "pooch": lambda: gpssm.datasets.load("dryer"),
     "joblib": lambda: list(places.run_processes([], None, 2)),
     "distributed": lambda: list(places.run_cluster([], None, "")),
     "matplotlib": lambda: gpssm.plots.plot_series(series),
