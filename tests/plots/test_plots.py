@@ -20,7 +20,7 @@ from gpssm import plots
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
-from gpssm.plots.dynamics import slices
+from gpssm.plots.dynamics import _direction, slices
 from gpssm.plots.posteriors import _set_log_scale
 from gpssm.posterior.diagnostics import diagnose
 from gpssm.posterior.explore import smooth
@@ -464,3 +464,10 @@ def test_a_logarithmic_axis_has_a_few_labels(low):
     _set_log_scale(panel, np.array([low, 3.0]))
     panel.set_xlim(low, 3.0)
     assert 2 <= sum(low <= tick <= 3.0 for tick in panel.get_xticks()) <= 8
+
+
+def test_a_direction_along_one_state_is_its_name():
+    names = ["x_{1}", "x_{2}"]
+    assert _direction(np.array([1.0, 0.02]), names) == "$x_{1}$"
+    assert _direction(np.array([0.05, -1.0]), names) == "$-x_{2}$"
+    assert _direction(np.array([0.8, -0.6]), names) == r"$0.8\,x_{1} -0.6\,x_{2}$"
