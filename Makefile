@@ -57,8 +57,8 @@ docs: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/density.py
 
-# sdist and wheel, checked; the wheel is installed into an empty environment with the newest versions, and README's code
-# runs there. PYTHONS="python3.12 python3.13" tries other interpreters.
+# sdist and wheel, checked; the wheel is installed into an empty environment with the newest versions, where the command
+# line runs without matplotlib and README's code with it. PYTHONS="python3.12 python3.13" tries other interpreters.
 dist: .venv/ready
 	$(BIN)/python tests/release/dist.py $(or $(PYTHONS),$(PYTHON))
 

@@ -22,6 +22,7 @@ import gpssm
 from command_line import answer, call, complaint, quick
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
+from gpssm.posterior.checks import Check, doubts
 
 COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
@@ -478,7 +479,11 @@ def test_info_and_report(linear_run):
     found = answer("info", linear_run)
     assert found["settings"]["fit"]["method"] == "arx"
     assert found["files"]["posterior.nc"] > 0
-    assert max(map(len, call("info", linear_run).stdout.splitlines())) <= 80 + len(str(linear_run))
+    shown = call("info", linear_run).stdout
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(linear_run))
+    verdicts = doubts([Check(**check) for check in found["checks"]])
+    assert verdicts
+    assert not [check.words for check in verdicts if check.words not in " ".join(shown.split())]
     (linear_run / "report.html").unlink()
     assert answer("report", linear_run) == {"report": str(linear_run / "report.html")}
     assert "</html>" in (linear_run / "report.html").read_text()

@@ -41,6 +41,8 @@ def test_numbers_on_a_grid_may_be_rounded():
             [3, 2, 1, 0],
             "rows are out of time order: .*row 1 .*is 2, before that of the previous row, 3",
         ),
+        ([0, 1, 3, 2, 4], "rows are out of time order: .*row 3 .*is 2, before that"),
+        (["2024-01-01", "2024-01-01", "2024-01-02"], "row 1 .*equal.* name the time zone"),
         ([0, 1, 2.4, 3, 4], "row 2 .*is 2.4, 1.4 after"),
         (np.cumsum([0.0, *[1.05] * 6, *[0.95] * 6]), "row 6 .*is 6.3, 0.3 off a grid"),
         ([0, np.nan, 2], "row 1 .*is missing"),
@@ -76,7 +78,7 @@ def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     times, y, u = [0.0, 4.0, 1.0, 1.0, 5.0], [0.0, 4.0, 1.0, 1.5, 5.0], [0.0, 4.0, 1.0, 1.0, 5.0]
     with pytest.warns(
         UserWarning,
-        match="1 row of 5 fell on the same grid point .* the first at 1, and were averaged",
+        match=r"averaged: 5 rows fell on 4 points, the first at 1",
     ):
         held = on_grid(times, y, u)
     np.testing.assert_array_equal(held.y[:, 0], [0, 1.25, np.nan, np.nan, 4, 5])
@@ -89,6 +91,9 @@ def test_a_grid_has_gaps_for_missing_rows_and_a_rule_for_controls():
     np.testing.assert_array_equal(held.time, np.arange(6))
     with pytest.raises(ValueError, match="1000001 rows for 4"):
         on_grid([0, 1, 2, 1e6], np.arange(4.0))
+    rows = pd.DataFrame({"t": [0, 1, 2], "y": np.arange(3.0)})
+    with pytest.raises(ValueError, match=r"the times are numbers, so .*got '2s'"):
+        Series.from_dataframe(rows, "y", regrid="2s")
 
 
 def test_frames_keep_their_dates_through_slices_splits_and_files(tmp_path):
@@ -260,7 +265,7 @@ def test_an_hour_that_occurs_twice_is_kept_in_its_time_zone():
     pd.testing.assert_index_equal(
         series.to_dataframe().index, dates, exact=False, check_names=False
     )
-    with pytest.warns(UserWarning, match=r"2 rows of 72 fell .* zone='Europe/Berlin'"):
+    with pytest.warns(UserWarning, match=r"72 rows fell on 70 points.* zone='Europe/Berlin'"):
         Series.from_dataframe(frame, "y", time="when", regrid=True)
     with pytest.raises(ValueError, match=r"rows are out of time order: .*2024-10-27 02:00:00"):
         Series.from_dataframe(frame, "y", time="when")

@@ -198,8 +198,16 @@ def test_of_takes_arrays_and_tables_of_every_library():
     ("arguments", "error", "message"),
     [
         ((None,), TypeError, "expected a Series, an array or a DataFrame; got None"),
-        ((pd.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
-        ((pl.DataFrame({"a": [1.0]}),), ValueError, r"outputs=\[...\].*from_dataframe; it has a"),
+        (
+            (pd.DataFrame({"a": [1.0]}),),
+            ValueError,
+            r"from_dataframe\(frame, outputs=\[...\].*; it has a",
+        ),
+        (
+            (pl.DataFrame({"a": [1.0]}),),
+            ValueError,
+            r"from_dataframe\(frame, outputs=\[...\].*; it has a",
+        ),
         ((pd.DataFrame({"a": [1.0]}), [1.0], "a"), ValueError, "u is for arrays"),
         ((Series([1.0]), None, "a"), ValueError, "leave them out for a Series"),
         (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from builders import make_series
+from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
 from gpssm.evaluation.assessment import Assessment, OutputSummary
@@ -189,3 +190,19 @@ def test_inputs_that_never_change_are_named():
     assert (check.level, check.figure) == ("caution", "constant at 3")
     # Two levels in two experiments are something to learn from.
     assert list(checks.check_constant_inputs([still, replace(still, u=still.u + 1)])) == []
+
+
+def test_a_marker_of_missing_values_is_named():
+    series = make_series(60, output_dim=1)
+    assert list(checks.check_outliers([series])) == []
+    marked = series.y.copy()
+    marked[[7, 30]] = -9999
+    with pytest.warns(UserWarning, match=r"y: 2 values like -9999 are far.*na=-9999"):
+        Dataset.of(replace(series, y=marked))
+    (check,) = checks.check_outliers([replace(series, y=marked)])
+    assert (check.level, check.name) == ("problem", series.outputs[0])
+    # A pulse and a switch are no outliers.
+    pulse = np.zeros((60, 1))
+    pulse[5] = 1.0
+    for u in (pulse, np.where(np.arange(60)[:, None] < 30, 0.0, 100.0)):
+        assert list(checks.check_outliers([replace(series, u=u, inputs=("u",))])) == []

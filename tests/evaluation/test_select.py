@@ -35,6 +35,15 @@ def test_it_says_where_nothing_is_better_than_the_mean():
         select(series, [{"method": "last"}], horizon=5, progress=False)
 
 
+def test_one_cause_is_one_warning_over_all_candidates():
+    series = Series(arx_series(120).y, np.ones((120, 1)))
+    candidates = [{"method": "last"}, {"method": "mean"}]
+    with pytest.warns(UserWarning, match="is constant") as caught:
+        select(series, candidates, horizon=5, num_draws=10, progress=False)
+    messages = [str(warning.message) for warning in caught]
+    assert len([message for message in messages if "is constant" in message]) == 1
+
+
 def test_candidates_for_signed_and_unsigned_outputs():
     signed = default_candidates(arx_series(120))
     assert {one["mean"] for one in signed} == {"linear", "linear-fixed"}

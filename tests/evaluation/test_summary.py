@@ -222,3 +222,23 @@ def test_words_for_numbers():
     assert [percent(share) for share in (0.0, 1e-6, 0.00123, 0.0456, 0.5, 1.18)] == [
         *("0 %", "< 0.01 %", "0.12 %", "4.6 %", "50 %", "118 %")
     ]
+
+
+def test_results_are_short_at_a_prompt(series, posterior, summary):
+    linearised = posterior.linearise()
+    results = [
+        posterior,
+        summary,
+        posterior.diagnostics(),
+        posterior.forecast(u=series.u[:5], num_paths=20).diagnostics,
+        linearised,
+        linearised.step_response(5),
+        linearised.bode(),
+        gpssm.analysis.static_gain(posterior),
+        gpssm.select(series[:60], [{"method": "last"}, {"method": "mean"}], progress=False),
+    ]
+    texts = [repr(result) for result in results]
+    assert max(map(len, texts)) < 100, texts
+    assert all(
+        text.startswith(type(result).__name__) for text, result in zip(texts, results, strict=True)
+    )

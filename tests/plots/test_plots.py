@@ -9,6 +9,7 @@ import jax
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 mpl.use("Agg")
@@ -19,7 +20,8 @@ from gpssm import plots
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
-from gpssm.plots.dynamics import slices
+from gpssm.plots.dynamics import _direction, slices
+from gpssm.plots.posteriors import _set_log_scale
 from gpssm.posterior.diagnostics import diagnose
 from gpssm.posterior.explore import smooth
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
@@ -454,3 +456,18 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     np.testing.assert_allclose(
         lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0]
     )
+
+
+@pytest.mark.parametrize("low", [0.2, 1e-3, 1e-5, 1e-9])
+def test_a_logarithmic_axis_has_a_few_labels(low):
+    panel = Figure().subplots()
+    _set_log_scale(panel, np.array([low, 3.0]))
+    panel.set_xlim(low, 3.0)
+    assert 2 <= sum(low <= tick <= 3.0 for tick in panel.get_xticks()) <= 8
+
+
+def test_a_direction_along_one_state_is_its_name():
+    names = ["x_{1}", "x_{2}"]
+    assert _direction(np.array([1.0, 0.02]), names) == "$x_{1}$"
+    assert _direction(np.array([0.05, -1.0]), names) == "$-x_{2}$"
+    assert _direction(np.array([0.8, -0.6]), names) == r"$0.8\,x_{1} -0.6\,x_{2}$"

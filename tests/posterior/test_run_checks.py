@@ -37,6 +37,7 @@ def test_the_gravest_level_counts_and_doubts_begin_with_it():
         ("log_process_std", 1.5, 3, "caution"),
         ("function values", 1.5, 3, "caution"),
         ("log target", 1.8, 3, "problem"),
+        ("log target", 1.01, 40, "good"),
         ("states, within chains", 1.3, 50, "caution"),
         ("likelihood.log_std", 1.3, 50, "problem"),
         ("log_process_std", 1.01, 40, "caution"),

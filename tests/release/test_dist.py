@@ -39,4 +39,6 @@ def test_archives_hold_the_package_and_the_wheel_runs_in_an_empty_environment(tm
             pytest.skip(f"{tool} is not installed: pip install 'gpssm[dev]'")
     sdist, wheel = dist.build(tmp_path / "dist")
     dist.check(sdist, wheel)
-    dist.run_readme(dist.install(sys.executable, wheel, tmp_path / "venv"), tmp_path)
+    interpreter = dist.install(sys.executable, wheel, tmp_path / "venv")
+    dist.run_without_extras(interpreter, tmp_path)
+    dist.run_readme(interpreter, tmp_path)

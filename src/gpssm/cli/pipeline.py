@@ -81,7 +81,7 @@ def execute(
     # Invalid data are rejected before a folder is created.
     delay = Dataset.of(train, delay=settings.spec.delay).delay or 0
     if with_report and importlib.util.find_spec("matplotlib") is None:
-        screen.note("Without matplotlib there will be no figures: pip install 'gpssm[plots]'")
+        screen.note("Without matplotlib there will be no figures: pip install matplotlib")
     with Run.claimed(out):
         run = Run.create(out, settings.complete(), resume=resume, overwrite=overwrite)
         with _advice_to_resume(run):

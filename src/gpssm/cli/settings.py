@@ -22,13 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 import gpssm
 from gpssm.core.messages import warn
-from gpssm.core.text import check_path, count
+from gpssm.core.text import check_path
 from gpssm.data.readers import read
-from gpssm.data.series import Series
+from gpssm.data.series import Series, find_outliers
 from gpssm.data.times import DATE
 from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
@@ -115,8 +113,8 @@ class Settings:
     def load(self) -> tuple[list[Series], Series | None]:
         """Return the training series and, unless all rows train, the last rows of the last file."""
         series = [self.read(path, self.outputs, self.inputs) for path in self.files]
-        for rows in series:
-            _warn_of_marks(rows)
+        for outliers in (found for rows in series for found in find_outliers(rows)):
+            warn(outliers.sentence)
         if self.train == ALL:
             return series, None
         *whole, last = series
@@ -249,25 +247,6 @@ def _for_toml(table: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in table.items()
         if value is not None
     }
-
-
-def _warn_of_marks(rows: Series) -> None:
-    """Warn of values far from all others, which may be markers of missing values."""
-    for name, values in zip(
-        (*rows.outputs, *rows.inputs), np.hstack([rows.y, rows.u]).T, strict=True
-    ):
-        present = values[np.isfinite(values)]
-        low, middle, high = np.quantile(present, [0.05, 0.5, 0.95]) if present.size else (0, 0, 0)
-        # Far is 20 times the range of the middle 90 % of the values.
-        far = present[np.abs(present - middle) > 20 * max(high - low, 1e-300)]
-        marks, counts = np.unique(far, return_counts=True)
-        if high > low and len(marks):
-            mark = marks[np.argmax(counts)]
-            warn(
-                f"{name}: {count(len(far), 'value')} like {mark:g} are far from all others, which "
-                f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
-                f"{mark:g}"
-            )
 
 
 def check_names(where: str, what: str, names: Any, choices: Any) -> None:

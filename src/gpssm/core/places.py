@@ -73,7 +73,7 @@ def run_processes(tasks: Sequence[Any], work: Work, jobs: int) -> Iterator[Arriv
     If a process dies, joblib gives up all running tasks. Those that may have been among them are
     run again, each in a separate process, and a task whose process dies again has failed.
     """
-    check_installed("work in several processes", "joblib", "bench")
+    check_installed("work in several processes", "joblib")
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     waiting = dict(enumerate(tasks))
@@ -139,7 +139,7 @@ def run_cluster(tasks: Sequence[Any], work: Work, cluster: Any) -> Iterator[Arri
     If a worker dies, the scheduler runs its tasks elsewhere; a task that kills several workers is
     given up.
     """
-    check_installed("work on a cluster", "distributed", "cluster")
+    check_installed("work on a cluster", "distributed")
     from distributed import Client, KilledWorker
     from distributed import as_completed as completed
 

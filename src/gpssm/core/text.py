@@ -251,12 +251,10 @@ def check_path(path: Any) -> Path:
     return Path(text)
 
 
-def check_installed(what: str, module: str, extra: str) -> None:
-    """Raise if a package is not installed, and name the extra that includes it."""
-    if importlib.util.find_spec(module) is None:
-        raise ImportError(
-            f"{what} needs {module}, which is not installed: pip install 'gpssm[{extra}]'"
-        )
+def check_installed(what: str, package: str) -> None:
+    """Raise if an optional package is not installed, with the command that installs it."""
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(f"{what} needs {package}, which is not installed: pip install {package}")
 
 
 def stable_repr(thing: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpssm.core.messages import warn
-from gpssm.core.text import check_choice, count, is_real
+from gpssm.core.text import check_choice, is_real
 from gpssm.data.times import (
     DAY,
     HOUR,
@@ -304,11 +304,13 @@ def on_grid(
     means: Any = pandas.DataFrame(np.hstack([y, u])[order]).groupby(points).mean()
     if len(means) < len(points):
         repeated = int(np.argmin(np.diff(points))) + 1
-        warn(
-            f"{count(len(points) - len(means), 'row')} of {len(points)} fell on the same grid "
-            f"point as another row, the first at {times.show(repeated)}, and were averaged. If "
-            "clocks were set back, pass the time zone, zone='Europe/Berlin'"
+        message = (
+            f"Rows at the same grid point were averaged: {len(points)} rows fell on {len(means)} "
+            f"points, the first at {times.show(repeated)}"
         )
+        if times.dates and not times.zone:
+            message += ". If clocks were set back, name the time zone, such as zone='Europe/Berlin'"
+        warn(message)
     grid = np.arange(points[-1] + 1)
     outputs = means.iloc[:, : y.shape[1]]
     inputs = means.iloc[:, y.shape[1] :]
@@ -354,6 +356,8 @@ def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
 
     if step is None:
         step = _typical_step(ticks, times.dates)
+    elif not times.dates and isinstance(step, str):
+        raise ValueError(f"the times are numbers, so regrid must be a number; got {step!r}")
     elif times.dates:
         try:
             step = pandas.Timedelta(step if isinstance(step, str) else f"{step}s").value

@@ -33,7 +33,7 @@ from gpssm.data.clock import clock_of
 from gpssm.data.columns import align_columns, where_first
 from gpssm.data.delays import Rows, arriving, find_lags
 from gpssm.data.scaler import Scaler, output_spread
-from gpssm.data.series import Series, align_rows, as_list, check_trainable, varying
+from gpssm.data.series import Series, align_rows, as_list, check_trainable, find_outliers, varying
 
 StoredRows = int | Literal["auto", "all"]
 STORED_BYTES = 2**31  # bytes of states in all draws above which "auto" stores only the last states
@@ -116,6 +116,8 @@ class Dataset:
         longest = max(lags, default=0)
         check_trainable([_without_unknown(rows, longest) for rows in experiments])
         _report_constant_inputs(experiments)
+        for outliers in (found for rows in experiments for found in find_outliers(rows)):
+            warn(outliers.sentence)
         check_whole("windows", windows, 1)
         shortest = min(len(rows) for rows in experiments)
         if windows > 1 and shortest < SHORTEST_WINDOW * windows:

@@ -153,7 +153,7 @@ def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]
     """Return the columns of a file and their units by name; problems of its parser become clear
     errors.
 
-    Columns of the same name, or of none, are told apart by their number.
+    Columns with the same name, or without one, are distinguished by their number.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -172,9 +172,9 @@ def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]
         ) from None
     except Exception as error:  # the parsers of damaged files raise whatever they stumble over
         raise ValueError(
-            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. It may be "
-            "damaged, cut short, or of another format; if there are lines above the table, pass "
-            "their number as skip"
+            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. If there are "
+            "lines above the table, pass their number as skip; otherwise it may be damaged, cut "
+            "short, or of another format"
         ) from error
     uses = Counter(label for label, _ in columns)
     names = [
@@ -289,8 +289,7 @@ def _parse(path: Path, options: Options, default_separator: str, encoding: str) 
     names = names or [""] * frame.shape[1]
     if len(names) != frame.shape[1]:
         raise ValueError(
-            f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells. If "
-            "there are lines above the table, pass their number as skip"
+            f"the header names {len(names)} columns, the rows have {frame.shape[1]} cells"
         )
     if frame.iloc[:, -1].isna().any():
         # pandas fills lines with fewer cells with missing values.
@@ -440,7 +439,7 @@ def _is_text(cell: str) -> bool:
 
 
 def _read_excel(path: Path, options: Options) -> RawTable:
-    check_installed("reading an Excel file", "openpyxl", "excel")
+    check_installed("reading an Excel file", "openpyxl")
     import pandas
 
     with pandas.ExcelFile(path) as book:

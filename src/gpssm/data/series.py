@@ -6,16 +6,16 @@ each. NaN in y marks missing entries; inputs must not be missing.
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
 from gpssm.core.table import card
-from gpssm.core.text import as_tuple, is_real, is_whole
+from gpssm.core.text import as_tuple, count, is_real, is_whole
 from gpssm.data.clock import Clock, FillRule, clock_of, on_grid
 from gpssm.data.columns import align_columns, as_frame, default_names, to_columns, where_first
 from gpssm.data.times import is_time, is_time_of_day, join_date_and_time, localised
@@ -479,6 +479,43 @@ def check_trainable(series: Any, min_length: int = 10) -> None:
             raise ValueError(f"output {name!r} is constant, {np.nanmax(column):g}: leave it out")
 
 
+class Outliers(NamedTuple):
+    """Values of a column that are far from all others, and what to do about them."""
+
+    column: str
+    figure: str
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        """One line for a warning."""
+        return f"{self.column}: {self.figure}. {self.advice}"
+
+
+def find_outliers(rows: Series) -> Iterator[Outliers]:
+    """Find values that are probably errors or markers of missing values, such as -9999.
+
+    Their distance from the median is more than 20 times the range of the middle 90 % of the values.
+    """
+    columns = np.hstack([rows.y, rows.u]).T
+    for name, values in zip(rows.outputs + rows.inputs, columns, strict=True):
+        observed = values[~np.isnan(values)]
+        if not observed.size:
+            continue
+        low, middle, high = np.quantile(observed, [0.05, 0.5, 0.95])
+        is_far = np.abs(observed - middle) > 20 * (high - low)
+        if high > low and is_far.any():
+            marks, counts = np.unique(observed[is_far], return_counts=True)
+            mark = f"{marks[np.argmax(counts)]:g}"
+            yield Outliers(
+                name,
+                f"{count(int(is_far.sum()), 'value')} like {mark} are far from all others, which "
+                f"range from {low:.4g} to {high:.4g}",
+                f"If they mark missing values, replace them by NaN, or pass na={mark} "
+                f"(--na {mark}) with the file.",
+            )
+
+
 def varying(rows: Float[np.ndarray, "T D"]) -> Bool[np.ndarray, " D"]:
     """Return which columns vary by more than rounding errors; NaN entries are ignored.
 
@@ -499,8 +536,8 @@ def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
     if table is not None:
         if outputs is None:
             raise ValueError(
-                f"name the outputs of the frame, outputs=[...], or use Series.from_dataframe; "
-                f"it has {', '.join(map(str, table.columns))}"
+                "name the outputs of the frame: gpssm.Series.from_dataframe(frame, outputs=[...], "
+                f"inputs=[...]); it has {', '.join(map(str, table.columns))}"
             )
         if u is not None:
             raise ValueError("the inputs of a frame are named by inputs=[...]; u is for arrays")

@@ -128,18 +128,22 @@ class Times:
         """Return an error message for the first row that is not one step after the previous row."""
         gaps = np.diff(self.ticks)
         step = float(np.median(gaps))
-        wrong = np.flatnonzero((gaps <= 0) | off_step(gaps))
+        # Rows out of order also leave a gap where they are missing.
+        wrong = np.flatnonzero(gaps < 0 if (gaps < 0).any() else (gaps == 0) | off_step(gaps))
         deviation = off_grid(self.ticks)
         row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(deviation))
         gap = gaps[row - 1]
         place = f"the time in column {self.name!r}, row {row} (counted from 0), is {self.show(row)}"
+        set_back = ""
+        if self.dates and not self.zone:
+            set_back = " If clocks were set back, name the time zone, such as zone='Europe/Berlin'."
         if gap < 0:
             return (
                 f"rows are out of time order: {place}, before that of the previous row, "
-                f"{self.show(row - 1)}. Sort them by time. {REMEDY}"
+                f"{self.show(row - 1)}. Sort them by time.{set_back} {REMEDY}"
             )
         if gap == 0:
-            return f"{place}, equal to that of the previous row. {REMEDY}"
+            return f"{place}, equal to that of the previous row.{set_back} {REMEDY}"
         if not wrong.size:
             miss = self.length(float(deviation[row]))
             return f"{place}, {miss} off a grid with steps of {self.length(step)}. {REMEDY}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
-from gpssm.data.series import Series
+from gpssm.data.series import Series, find_outliers
 from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
 from gpssm.evaluation.residuals import Residuals, find_drift
@@ -122,6 +122,13 @@ def check_constant_inputs(experiments: Sequence[Series]) -> Iterator[Check]:
             words = "Its effect cannot be learned. Leave it out."
             figure = f"constant at {values[0]:.4g}"
             yield Check(f"Input {name}", "caution", figure, words, IN_SAMPLE)
+
+
+def check_outliers(experiments: Sequence[Series]) -> Iterator[Check]:
+    """Name columns with values far from all others, which dominate scales and errors."""
+    for series in experiments:
+        for outliers in find_outliers(series):
+            yield Check(outliers.column, "problem", outliers.figure, outliers.advice, IN_SAMPLE)
 
 
 def check_residuals(residuals: Residuals, *, converged: bool = True) -> Iterator[Check]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from gpssm.core.messages import warn
+from gpssm.core.messages import distinct_warnings, warn
 from gpssm.core.places import Arrival, run_tasks
 from gpssm.core.table import card, loss
-from gpssm.core.text import check_choice, check_seed, check_whole, is_real
+from gpssm.core.text import check_choice, check_seed, check_whole, count, is_real
 from gpssm.data.dataset import Dataset
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
@@ -44,6 +44,9 @@ class Selection:
 
     best: dict[str, Any]
     table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"Selection(best {self.best} of {count(len(self.table), 'candidate')})"
 
     def _repr_html_(self) -> str:
         best = ", ".join(f"{name} {value}" for name, value in self.best.items())
@@ -121,12 +124,13 @@ def select(
     # At least three horizons are forecast.
     scheme = replace(BACKTEST, horizon=horizon, step=step).within(len(whole) - start, parts=3)
     score_settings = partial(_score, whole, start, scheme, seed)
-    mean = score_settings({"method": "mean", "seed": seed, "progress": False})
-    check_choice("score", score, mean)
     shared = {"seed": seed, **fit_arguments}
     settings = [{**shared, **candidate, "progress": False} for candidate in candidates]
-    arrivals = run_tasks(settings, score_settings, jobs, cluster)
-    scores = _collect(arrivals, candidates, progress)
+    with distinct_warnings():
+        mean = score_settings({"method": "mean", "seed": seed, "progress": False})
+        check_choice("score", score, mean)
+        arrivals = run_tasks(settings, score_settings, jobs, cluster)
+        scores = _collect(arrivals, candidates, progress)
     order = np.argsort([loss(score, figures[score]) for figures in scores], kind="stable")
     best = scores[order[0]][score]
     if not loss(score, best) <= loss(score, mean[score]):

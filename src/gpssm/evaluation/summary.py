@@ -19,7 +19,12 @@ from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
 from gpssm.evaluation.assessment import Assessment, assess
-from gpssm.evaluation.checks import check_constant_inputs, check_drift, check_training
+from gpssm.evaluation.checks import (
+    check_constant_inputs,
+    check_drift,
+    check_outliers,
+    check_training,
+)
 from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
@@ -190,6 +195,11 @@ class Summary:
         """Warnings: notes of the run, and checks that advise caution."""
         sentences = [check.sentence for check in doubts(self.checks)]
         return tuple(dict.fromkeys([*self.sampling.notes, *sentences]))
+
+    def __repr__(self) -> str:
+        warnings = count(len(self.doubts), "warning")
+        verdict = self.sampling.verdict
+        return in_line(f"Summary({self.facts.method}, convergence {verdict}, {warnings})")
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dicts, lists, numbers and strings, with None for NaN."""
@@ -387,6 +397,7 @@ def summarise(
     rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
     checks = (
         *(() if calibration is None else check_calibration(calibration, facts.outputs)),
+        *check_outliers(posterior.dataset.experiments),
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
         *check_training(training, rows_per_point),

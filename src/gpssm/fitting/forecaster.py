@@ -24,7 +24,7 @@ from gpssm.fitting.fit import fit
 from gpssm.inference.runner import Runtime
 from gpssm.methods.spec import METHOD_NUMBERS, Spec
 
-check_installed("gpssm.sktime", "sktime", "sktime")
+check_installed("gpssm.sktime", "sktime")
 from sktime.forecasting.base import BaseForecaster, ForecastingHorizon  # noqa: E402
 
 FIT_SETTINGS: dict[str, Any] = {

@@ -112,7 +112,7 @@ FIRST_LOOK = 50
 
 
 def is_look(draws: int) -> bool:
-    """Whether the precision is looked at after so many draws per chain."""
+    """Whether the precision is assessed after this number of draws per chain."""
     return draws % FIRST_LOOK == 0 and (draws // FIRST_LOOK).bit_count() == 1
 
 
@@ -291,7 +291,7 @@ class Loop:
                 "The log target is not finite in any chain at iteration "
                 f"{self.iterations(self.blocks_done)}. Either the start is impossible under the "
                 "model (check for outliers and user-defined parts), or the transition has "
-                "diverged: try a smaller state_dim, mean='linear', or a smaller learning_rate."
+                "diverged: try a smaller state_dim or a smaller learning_rate."
             )
 
     def _note_interruption(self) -> None:

@@ -151,12 +151,15 @@ def fit_linear(series: Series | Sequence[Series], state_dim: int, *, num_em: int
 
     Subspace identification, then up to `num_em` steps of expectation-maximisation. Where these
     leave ρ(A) > RADIUS, log p(y) is maximised among models with ρ(A) < RADIUS by L-BFGS, and
-    expectation-maximisation goes on from there if it then stays stable. Several series share one
+    expectation-maximisation continues from there if it then stays stable. Several series share one
     model. Both numbers of steps were chosen by rolling 30-step forecasts inside the training halves
     of the benchmarks: with 500 steps likelihoods rise, and forecasts get worse.
 
-    :returns: A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,),
-        for outputs and inputs in the units of the series.
+    Returns
+    -------
+    LinearSSM
+        A (Dx, Dx), B (Dx, Du), b (Dx,), C (Dy, Dx), d (Dy,), Q (Dx, Dx) diagonal and σ (Dy,), for
+        outputs and inputs in the units of the series.
     """
     rows = [pad(item) for item in as_list(series)]
     ssm = normalise(run_em(subspace(series, state_dim), rows, num_em)[0], rows)

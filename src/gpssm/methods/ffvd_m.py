@@ -29,8 +29,8 @@ is, entry by entry,
     p ← (1 − α) p − ε² V̂^{−½} ∇U + N(0, 2 α ε² V̂^{−½}),
     θ ← θ + p.
 
-The averaging window of V̂ grows with n. That of the authors is as short as the gradient keeps its
-sign, so that the scales follow the gradient, steps are largest where it is small, and the
+The averaging window of V̂ grows with n. The authors' window is only as long as the gradient keeps
+its sign, so that the scales follow the gradient, steps are largest where it is small, and the
 stationary distribution is too wide: on the Gaussian of the tests it has 1.7 times the variance. If
 noise levels are learned as well, states with too large a variance increase the noise, which widens
 the states further without limit.

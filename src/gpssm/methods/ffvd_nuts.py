@@ -56,7 +56,7 @@ class FFVDNUTS(MethodSettings):
 
     def build(self, model: GPSSM, states: States) -> "NUTSSampler":
         """Return the sampler for a model, started at these states and weights given them."""
-        check_installed("the method ffvd-nuts", "blackjax", "nuts")
+        check_installed("the method ffvd-nuts", "blackjax")
         moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
         return NUTSSampler(self, moves, states)
 

@@ -2,7 +2,7 @@
 
     gpssm.plots.plot_forecast(posterior.forecast(u=test.u), actual=test).savefig("forecast.pdf")
 
-They need matplotlib (`pip install gpssm[plots]`), but neither pyplot nor a display.
+They need matplotlib (`pip install matplotlib`), but neither pyplot nor a display.
 """
 
 from gpssm.plots.dynamics import (

@@ -104,9 +104,12 @@ def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
     ones.
     """
     largest = sorted(np.argsort(-np.abs(direction))[:2])
-    text = " ".join(
-        rf"{direction[part]:+.2g}\,{names[part]}" for part in largest if abs(direction[part]) > 0.1
-    )
+    terms = []
+    for part in largest:
+        if abs(direction[part]) > 0.1:
+            factor = f"{direction[part]:+.2g}"
+            terms.append({"+1": "+", "-1": "-"}.get(factor, rf"{factor}\,") + names[part])
+    text = " ".join(terms)
     hint = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
     return f"${text.lstrip('+')}{hint}$"
 

@@ -221,7 +221,7 @@ def _draw_correlations(
     for chosen, colour, marker in ((~outside, BLUE, "o"), (outside, VERMILION, "D")):
         panel.vlines(lags[chosen], 0, values[chosen], color=colour, linewidth=1)
         panel.plot(lags[chosen], values[chosen], marker, color=colour, markersize=2.5)
-    verdict = f"{'found' if test.found else 'none'} (p = {test.p_value:.2g})"
+    verdict = f"{'found' if test.found else 'none'}, p = {test.p_value:.1g}"
     panel.set_title(f"with {name}\n{verdict}", pad=3)
     top = max(0.3, 1.15 * np.max(np.abs(values)))
     panel.set_ylim(-top, top)
@@ -390,11 +390,14 @@ def plot_parameters(posterior: Posterior) -> "Figure":
         say(axes[0, 0], "no parameter was sampled: all are fixed or point estimates")
     for panel, (name, values) in zip(axes.flat, entries.items(), strict=False):
         prior = _prior_draws(posterior, name)
-        if name.rpartition(".")[2].startswith("log_"):
+        logarithmic = name.rpartition(".")[2].startswith("log_")
+        if logarithmic:
             prior = np.exp(prior)
             values = np.exp(values)
-            _set_log_scale(panel)
-        _draw_density(panel, prior, np.concatenate([np.quantile(prior, [0.02, 0.98]), *values]))
+        limits = np.concatenate([np.quantile(prior, [0.02, 0.98]), *values])
+        if logarithmic:
+            _set_log_scale(panel, limits)
+        _draw_density(panel, prior, limits)
         if name in sampled:
             _draw_entries(panel, values)
         else:
@@ -407,12 +410,14 @@ def plot_parameters(posterior: Posterior) -> "Figure":
     return figure
 
 
-def _set_log_scale(panel: "Axes") -> None:
+def _set_log_scale(panel: "Axes", limits: Float[np.ndarray, " n"]) -> None:
     """Set a logarithmic axis with few plain labels, which do not overlap in a narrow panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
+    # Over many decades, a locator with several labels per decade shows none.
+    subs = (1.0, 3.0) if limits.max() < 1000 * limits.min() else (1.0,)
+    panel.xaxis.set_major_locator(LogLocator(subs=subs, numticks=5))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.xaxis.set_minor_locator(NullLocator())
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpssm.core.text import check_kind, printable
+from gpssm.core.text import check_installed, check_kind, printable
 from gpssm.data.clock import Clock
 from gpssm.posterior.forecast import Forecast
 
@@ -83,12 +83,8 @@ RC: dict[Any, Any] = {
 @contextmanager
 def in_house_style() -> Iterator[None]:
     """Apply the style within a context; also a decorator, `@in_house_style()`."""
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise ImportError(
-            "figures need matplotlib, which is not installed: pip install 'gpssm[plots]'"
-        ) from error
+    check_installed("a figure", "matplotlib")
+    import matplotlib as mpl
 
     with mpl.rc_context(RC):
         yield

@@ -69,6 +69,10 @@ class Calibration:
     origins: int
     rows: str
 
+    def __repr__(self) -> str:
+        low, high = self.factors.min(), self.factors.max()
+        return f"Calibration(factors {low:.3g} to {high:.3g}, {self.horizon} steps, {self.rows})"
+
     @property
     def horizon(self) -> int:
         """H, the largest number of steps ahead."""

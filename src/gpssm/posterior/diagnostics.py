@@ -4,6 +4,7 @@ Draws have leading axes (chain, draw); entries of further axes are separate quan
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from jaxtyping import Array, ArrayLike, Float
 from gpssm.core.mixing import Values, bfmi, ess_bulk, ess_tail, rhat
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import Table, card
-from gpssm.core.text import readable
+from gpssm.core.text import count, readable
 from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -105,6 +106,11 @@ class Diagnostics:
         import pandas
 
         return pandas.DataFrame(self.rows, columns=list(Row._fields)).set_index("name")
+
+    def __repr__(self) -> str:
+        outputs = [row.rhat for row in self.rows if row.is_output and not math.isnan(row.rhat)]
+        rhat = f"R-hat of outputs up to {max(outputs):.3f}" if outputs else "no R-hat of outputs"
+        return f"Diagnostics({rhat}, {count(self.divergences, 'divergent transition')})"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -340,9 +346,8 @@ def row(name: str, values: Values) -> Row:
 def row_within(name: str, values: Values) -> Row:
     """As `row`, of draws centred within chains.
 
-    R-hat then compares halves of chains, and not chains. (The worst of four chains, each by itself,
-    is above 1.05 for draws that are independent: so many halves are compared, of so few draws
-    each.)
+    R-hat then compares halves of chains, and not chains. (The worst R-hat of four separate chains
+    would be above 1.05 even for independent draws, because each compares two short halves.)
     """
     return row(name, _within(values))
 

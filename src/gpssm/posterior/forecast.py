@@ -22,6 +22,7 @@ from gpssm.core.text import (
     check_seed,
     check_shares,
     check_whole,
+    count,
     in_line,
     is_real,
     percent,
@@ -79,6 +80,10 @@ class ForecastDiagnostics:
     replaced: bool = True
     u: Float[np.ndarray, "H Du"] | None = None
     input_range: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        trusted = f"{self.trusted.sum()} of {count(len(self.trusted), 'step')} trusted"
+        return f"ForecastDiagnostics({percent(self.share_left)} of the paths left, {trusted})"
 
     @property
     def share_left(self) -> float:

@@ -246,7 +246,7 @@ class Linearisation:
         each
             Whether to return a list with one system per draw instead.
         """
-        check_installed("to_control", "control", "control")
+        check_installed("to_control", "control")
         import control
 
         dt = self.dt or True
@@ -548,7 +548,7 @@ def _local_models(
 ) -> LocalModels:
     """Return the linear model of each draw at N inputs and states, or at equilibria near them.
 
-    Those are searched in so many steps.
+    The search for equilibria has `steps` iterations.
     """
     dataset = posterior.dataset
     shape = (posterior.num_chains, posterior.num_draws, *x.shape[-2:])
@@ -565,7 +565,7 @@ def _local_models(
 def _local_model(
     model: GPSSM, draw: Draw, inputs: tuple[Float[Array, "N Du"], int]
 ) -> tuple[Array, ...]:
-    """Return the linear models of one draw at inputs, after so many steps towards an equilibrium.
+    """Return the linear models of one draw at inputs, after a number of steps to an equilibrium.
 
     The steps are those of Levenberg and Marquardt: (JᵀJ + λI) δ = −Jᵀg with g = f(x, u) − x, and λ
     ten times larger after a step that did not help. Where I − A is singular they end where |g| is

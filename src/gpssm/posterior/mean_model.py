@@ -145,7 +145,7 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
         Maximum number of draws, but at least one per chain. The output is the mean over these
         draws; the state contains the states of all of them.
     """
-    check_installed("to_control", "control", "control")
+    check_installed("to_control", "control")
     import control
 
     model = mean_model(posterior, num_draws)
@@ -437,7 +437,7 @@ def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
     num_draws
         As in `to_control`.
     """
-    check_installed("to_casadi", "casadi", "casadi")
+    check_installed("to_casadi", "casadi")
     import casadi
 
     model = mean_model(posterior, num_draws)

@@ -26,8 +26,8 @@ responds to a random multiple of the part of an input outside the training range
 
     ũ_t = c_t + γ (u_t − c_t),   c_t = min(max(u_t, a), b),   γ ~ U(0, 2)
 
-so that the response to the excess lies between none, as of a saturated actuator, and twice that of
-the model, and is that of the model on average.
+so that the response to the excess lies between zero (a saturated actuator) and twice the response
+of the model, which is its average.
 
 **Paths that leave the known region.** Far from the data a Gaussian process is uninformed about f,
 and some draws are unstable there: a few divergent paths would make the mean and variance of a

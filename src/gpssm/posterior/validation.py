@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 HELD_OUT = 0.25  # fraction of a series that each fold holds out
 FEWEST_ROWS = 15  # held-out rows below which a series is not judged
-# Forecasts from neighbouring origins share rows and err together: all entries are worth one
-# independent entry for so many rows.
+# Forecasts from neighbouring origins share rows and err together: this number of rows counts as one
+# independent entry.
 DEPENDENT_ROWS = 10
 
 
@@ -69,7 +69,7 @@ class RollingOrigin:
     cut: bool = False
 
     def within(self, rows: int, parts: int = 2) -> Self:
-        """The same with a horizon of at most one of so many parts of the rows; all if it is cut."""
+        """The same with a horizon of at most 1 / `parts` of the rows; of all rows if it is cut."""
         longest = rows if self.cut else rows // parts
         return replace(self, horizon=max(1, min(self.horizon, longest)))
 

@@ -174,7 +174,7 @@
       });
     }
 
-    // What there is to say at x: a row a line that has a value there, with its intervals.
+    // The values at x: one row per line that has a value there, with its intervals.
     at(x) {
       return this.lines().flatMap((line) => {
         const index = Math.round((x - line.x0) / line.dx);

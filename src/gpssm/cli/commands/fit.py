@@ -210,7 +210,7 @@ def parse_pairs(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, _, value = text.partition("=")
         if not (name and value):
-            raise ValueError(f"--set must be NAME=VALUE, as kernel=matern52; got {text!r}")
+            raise ValueError(f"--set must be NAME=VALUE, such as kernel=matern52; got {text!r}")
         values[name] = parse_value(value)
     return values
 
