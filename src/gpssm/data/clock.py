@@ -14,20 +14,10 @@ from jaxtyping import Float
 
 from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
-from gpssm.data.times import (
-    DAY,
-    JITTER,
-    SECOND,
-    Times,
-    is_time,
-    number_text,
-    off_grid,
-    off_step,
-)
+from gpssm.data.times import DAY, JITTER, SECOND, Times, is_time, number_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 FillRule = Literal["hold", "interpolate"]  # rule for the inputs of missing rows
 
@@ -80,18 +70,16 @@ class Clock:
                 # For an ambiguous hour either reading works: a day later the hour is unique.
                 if clock.index(len(ticks)).tz_localize(None).equals(wall):
                     return clock
-        if step <= 0 or off_step(gaps).any() or (off_grid(ticks) > JITTER * step).any():
-            raise ValueError(times.complaint())
+        if complaint := times.complaint():
+            raise ValueError(complaint)
         return cls.starting(times, (ticks[-1] - ticks[0]) / len(gaps))
 
     @classmethod
     def starting(cls, times: Times, step: Any) -> "Clock":
         """Return the clock that starts at the first of the times."""
-        start = times.ticks[0]
-        if not times.dates:
-            return cls(float(start), float(step), name=times.name)
-        step = int(step) if step == int(step) else float(step)
-        return cls(int(start), step, True, None, times.zone, times.name)
+        number = (lambda ticks: int(round(ticks))) if times.dates else float
+        start = number(times.ticks[0])
+        return cls(start, number(step), times.dates, None, times.zone, times.name)
 
     @property
     def dt(self) -> float:
@@ -100,10 +88,8 @@ class Clock:
 
     def shifted(self, rows: int) -> "Clock":
         """Return the clock of a series that starts `rows` rows later."""
-        if self.calendar:
-            return replace(self, start=int(self.times(1, rows).astype("int64")[0]))
-        start = self.start + rows * self.step
-        return replace(self, start=round(start) if self.dates else start)
+        start = self.times(1, rows).astype("int64" if self.dates else "float64")
+        return replace(self, start=start.item())
 
     def every(self, rows: int) -> "Clock":
         """Return the clock of the last row of each block of `rows` rows."""
@@ -114,54 +100,42 @@ class Clock:
         """Return the times of `number` rows from row `first` on: float64, or datetime64[ns] in
         UTC.
         """
-        if self.calendar:
-            return self._calendar_dates(number, first).as_unit("ns").asi8.astype("datetime64[ns]")
-        rows = np.arange(first, first + number)
-        if self.dates:
-            if not abs(self.start + self.step * (first + number)) < 2**63:
-                raise ValueError(self._beyond(first + number))
-            # In integers: nanoseconds since 1970 exceed the precision of a float.
-            ticks = self.start + np.round(self.step * rows).astype("int64")
-            return ticks.astype("datetime64[ns]")
-        ticks = self.start + self.step * rows
-        # Round 3 · 0.1 to 0.3: a float has 15 significant digits.
-        largest = np.abs(ticks).max(initial=self.step)
-        return np.round(ticks, int(np.clip(14 - np.floor(np.log10(largest)), 0, 300)))
-
-    def _beyond(self, rows: int) -> str:
-        begin = np.datetime64(int(self.start), "ns").astype("datetime64[s]")
-        return f"dates must not exceed 2262; {rows} rows after {begin} exceed this limit"
+        index = self.index(number, first)
+        return index.as_unit("ns").asi8.astype("datetime64[ns]") if self.dates else index.to_numpy()
 
     def index(self, number: int, first: int = 0) -> Any:
         """Return the times as a pandas index, with dates in their time zone."""
         import pandas
 
         name = self.name or "time"
-        if self.calendar:
-            return self._calendar_dates(number, first).rename(name)
-        index: Any = pandas.Index(self.times(number, first), name=name)
-        return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
+        if not self.dates:
+            ticks = self.start + self.step * np.arange(first, first + number)
+            # Round 3 · 0.1 to 0.3: a float has 15 significant digits.
+            largest = np.abs(ticks).max(initial=self.step)
+            digits = int(np.clip(14 - np.floor(np.log10(largest)), 0, 300))
+            return pandas.Index(np.round(ticks, digits), name=name)
+        begin = pandas.Timestamp(self.start, tz="UTC")
+        if self.calendar:  # counts in local time
+            begin = begin.tz_convert(self.zone).tz_localize(None)
+        try:
+            start = begin + first * self._offset if first else begin
+            dates = pandas.date_range(start, periods=number, freq=self._offset, name=name)
+        except (pandas.errors.OutOfBoundsDatetime, OverflowError):
+            raise ValueError(
+                f"dates must not exceed 2262; {first + number} rows after {begin} exceed this limit"
+            ) from None
+        if not self.calendar:
+            return dates.tz_convert(self.zone)
+        # An hour that is skipped becomes the next one; an ambiguous hour is the first one.
+        return dates.tz_localize(
+            self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
+        )
 
     @property
     def _offset(self) -> Any:
         import pandas
 
-        return pandas.tseries.frequencies.to_offset(self.calendar)
-
-    def _calendar_dates(self, number: int, first: int) -> "pd.DatetimeIndex":
-        """Return dates of the calendar, counted in local time."""
-        import pandas
-
-        start = pandas.Timestamp(self.start, tz="UTC").tz_convert(self.zone).tz_localize(None)
-        try:
-            begin = start + first * self._offset if first else start
-            dates = pandas.date_range(begin, periods=number, freq=self._offset)
-        except (pandas.errors.OutOfBoundsDatetime, OverflowError):
-            raise ValueError(self._beyond(first + number)) from None
-        # An hour that is skipped becomes the next one; an ambiguous hour is the first one.
-        return dates.tz_localize(
-            self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
-        )
+        return pandas.tseries.frequencies.to_offset(self.calendar or f"{self.step}ns")
 
     def rows_before(self, time: Any, number: int) -> int:
         """Return how many of `number` rows are before a date."""
@@ -173,15 +147,14 @@ class Clock:
                 "row number"
             )
         try:
-            date: Any = pandas.Timestamp(time)
+            date: Any = pandas.Timestamp(time).as_unit("ns")
         except ValueError:
             raise ValueError(
                 f"{time!r} is not a date: write it like 2024-03-31 or 2024-03-31 12:00"
             ) from None
         if date.tzinfo is None:
             date = date.tz_localize(self.zone or "UTC")
-        utc = np.datetime64(date.tz_convert("UTC").tz_localize(None), "ns")
-        return int(np.searchsorted(self.times(number), utc))
+        return int(np.searchsorted(self.times(number), date.tz_convert(None).to_datetime64()))
 
     def check_step(self, other: "Clock | None", rows: int) -> None:
         """Raise if `rows` rows of another clock do not have the step of this one."""
@@ -303,15 +276,10 @@ def on_grid(
             f"point as another row, the first at {times.show(repeated)}, and were averaged. If "
             "clocks were set back, pass the time zone, zone='Europe/Berlin'"
         )
-    grid = np.arange(points[-1] + 1)
-    outputs = means.iloc[:, : y.shape[1]]
-    inputs = means.iloc[:, y.shape[1] :]
-    if fill_inputs == "hold":
-        on_u = inputs.reindex(grid, method="ffill").to_numpy()
-    else:
-        columns = [np.interp(grid, means.index, inputs[name]) for name in inputs]
-        on_u = np.reshape(columns, (u.shape[1], len(grid))).T
-    return Clock.starting(times, step), outputs.reindex(grid).to_numpy(), on_u
+    means = means.reindex(np.arange(points[-1] + 1))
+    known = means.ffill() if fill_inputs == "hold" else means.interpolate()
+    width = y.shape[1]
+    return Clock.starting(times, step), means.to_numpy()[:, :width], known.to_numpy()[:, width:]
 
 
 def _checked_step(times: Times, ticks: np.ndarray, step: Any) -> float:
@@ -347,16 +315,12 @@ def _typical_step(ticks: np.ndarray, unit: float) -> float:
 
     It is the slope of the times over row numbers estimated from the median distance.
     """
+    ticks = np.unique(ticks)
     gaps = np.diff(ticks)
-    if not (gaps > 0).any():
-        return 0.0
-    median = np.median(gaps[gaps > 0])
-    rows = np.concatenate([[0], np.cumsum(np.round(gaps / median))])
-    if (gaps[gaps > 0] == median).all() or not rows[-1]:
+    median = np.median(gaps) if len(gaps) else 0.0
+    if (gaps == median).all():
         return float(median)
-    slope = np.polyfit(rows, ticks, 1)[0]
-    for digits in (1, 2, 3):
-        step = float(f"{slope / unit:.{digits}g}") * unit
-        if abs(step - slope) * rows[-1] < 0.25 * slope:
-            return step
-    return float(slope)
+    rows = np.concatenate([[0], np.cumsum(np.round(gaps / median))])
+    slope = float(np.polyfit(rows, ticks, 1)[0])
+    rounded = (float(f"{slope / unit:.{digits}g}") * unit for digits in (1, 2, 3))
+    return next((step for step in rounded if abs(step - slope) * rows[-1] < 0.25 * slope), slope)

@@ -91,7 +91,7 @@ def resample(series: Any, factor: float) -> Any:
                 f"rows follow the calendar ({clock.calendar}), which cannot be resampled"
             )
         step = clock.step * down / up
-        clock = replace(clock, step=round(step) if clock.dates and step == round(step) else step)
+        clock = replace(clock, step=round(step) if clock.dates else step)
 
     def filtered(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "N D"]:
         mean = values.mean(axis=0)

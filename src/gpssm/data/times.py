@@ -56,17 +56,11 @@ class Times:
             raise ValueError(
                 f"times must be a column of numbers or dates; got {type(values).__name__} ({error})"
             ) from None
-        if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
-            raise ValueError(
-                f"times must be a column of numbers or dates; got an index of {index.dtype}"
-            )
         if isinstance(index, pandas.PeriodIndex):
             index = index.to_timestamp()
         elif isinstance(index, pandas.TimedeltaIndex):
             index = index / pandas.Timedelta(seconds=1)
-        elif not (
-            isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)
-        ):
+        elif index.dtype.kind not in "Mbiuf":
             index = read_dates(index, label)
         if index.isna().any():
             row = int(np.argmax(index.isna()))
@@ -109,26 +103,31 @@ class Times:
         import pandas
 
         wall = self.index.tz_localize(None)
-        names = []
+        names: list[Any] = []
         if len(wall) > 2:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about a change in a later version
-                frequency = pandas.infer_freq(wall)
-            names = [] if frequency is None else [getattr(frequency, "freqstr", frequency)]
+                names.append(pandas.infer_freq(wall))
         first, second = wall[:2].to_numpy().astype("datetime64[D]")
         if len(wall) > 2 and (wall.day_of_week < 5).all():
             names.append(f"{max(np.busday_count(first, second), 1)}B")
         step = int(np.median(np.diff(wall.asi8)))
-        unit, letter = (DAY, "D") if step % DAY == 0 else (HOUR, "h")
-        names += [f"{step // unit}{letter}"] if self.zone and step and step % unit == 0 else []
-        return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
+        if self.zone and step:
+            units = (DAY, "D"), (HOUR, "h")
+            names += [f"{step // unit}{letter}" for unit, letter in units if step % unit == 0]
+        return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names if name]
 
     def complaint(self) -> str:
-        """Return an error message for the first row that is not one step after the previous row."""
+        """Return an error message for the first row that is not one step after the previous row, or
+        "" if all rows are.
+        """
         gaps = np.diff(self.ticks)
         step = float(np.median(gaps))
-        wrong = np.flatnonzero((gaps <= 0) | off_step(gaps))
-        deviation = off_grid(self.ticks)
+        wrong = np.flatnonzero((gaps <= 0) | (np.abs(gaps - step) > 2 * JITTER * step))
+        length = self.ticks[-1] - self.ticks[0]
+        deviation = np.abs(self.ticks - self.ticks[0] - np.linspace(0, length, len(self.ticks)))
+        if not wrong.size and deviation.max() <= JITTER * step:
+            return ""
         row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(deviation))
         gap = gaps[row - 1]
         place = f"the time in column {self.name!r}, row {row} (counted from 0), is {self.show(row)}"
@@ -157,19 +156,6 @@ class Times:
 
 
 JITTER = 0.1  # tolerated deviation of times from the grid, in steps
-
-
-def off_step(gaps: np.ndarray) -> np.ndarray:
-    """Return which distances between rows differ from their median by more than twice the
-    jitter.
-    """
-    step = np.median(gaps)
-    return np.abs(gaps - step) > 2 * JITTER * step
-
-
-def off_grid(ticks: np.ndarray) -> np.ndarray:
-    """Return the deviations of times from equal spacing between the first and the last."""
-    return np.abs(ticks - ticks[0] - np.linspace(0, ticks[-1] - ticks[0], len(ticks)))
 
 
 def number_text(value: float, step: float) -> str:
@@ -229,23 +215,21 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
 
     if dayfirst is not None:
         check_flag("dayfirst", dayfirst)
-    if not (zone is None or isinstance(zone, str)):
-        raise TypeError(f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r}")
     index: Any = pandas.Index(times)
     if pandas.api.types.is_numeric_dtype(index):
         raise ValueError(
             "dayfirst and zone apply to dates, but the times are numbers: leave them out"
         )
-    if not isinstance(index, pandas.DatetimeIndex):
-        index = read_dates(index, str(index.name or "time"), dayfirst)
-    if zone is None or index.tz is not None:
-        return index
     try:
         pandas.Timestamp("2024-01-01", tz=zone)
     except Exception as error:  # of many types
         raise ValueError(
             f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r} ({error})"
         ) from None
+    if not isinstance(index, pandas.DatetimeIndex):
+        index = read_dates(index, str(index.name or "time"), dayfirst)
+    if zone is None or index.tz is not None:
+        return index
     settings: Any = {"nonexistent": "shift_forward"}
     try:
         return index.tz_localize(zone, ambiguous="infer", **settings)
