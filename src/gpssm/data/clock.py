@@ -7,7 +7,7 @@ grid of a column of times, or raises an error that names the first row off the g
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -15,9 +15,6 @@ from jaxtyping import Float
 from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
 from gpssm.data.times import DAY, JITTER, SECOND, Times, is_time, number_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FillRule = Literal["hold", "interpolate"]  # rule for the inputs of missing rows
 
@@ -77,7 +74,7 @@ class Clock:
     @classmethod
     def starting(cls, times: Times, step: Any) -> "Clock":
         """Return the clock that starts at the first of the times."""
-        number = (lambda ticks: int(round(ticks))) if times.dates else float
+        number = round if times.dates else float
         start = number(times.ticks[0])
         return cls(start, number(step), times.dates, None, times.zone, times.name)
 
