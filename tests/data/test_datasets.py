@@ -274,16 +274,6 @@ def test_first_states_are_standard_normal():
     assert abs(first.std() - 1.0) < 4 / np.sqrt(800)
 
 
-@pytest.mark.parametrize("identity_mean", [False, True])
-def test_sparse_gp_functions_have_the_prior_moments_and_stay_bounded(identity_mean):
-    x = np.linspace(-1.9, 1.9, 5)
-    truths = [simulate("sparse_gp", seed=seed, identity_mean=identity_mean) for seed in range(300)]
-    values = np.array([truth.transition(x, np.zeros(0)) for truth in truths]) - identity_mean * x
-    expected = 2.0 * np.exp(-0.5 * ((x[:, None] - x) / 0.5) ** 2)
-    np.testing.assert_allclose(np.cov(values.T), expected, atol=4 * 2.0 * np.sqrt(2 / 300))
-    assert max(np.abs(truth.states).max() for truth in truths) < 12.0
-
-
 def test_linear_gaussian_has_the_asked_dimensions_and_radius():
     truth = simulate("linear_gaussian", state_dim=3, output_dim=2, input_dim=0, spectral_radius=0.5)
     A = truth.transition(np.eye(3), np.zeros((3, 0))).T
@@ -323,5 +313,5 @@ def test_simulations_have_names_with_options():
     assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
     assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
     for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
-        with pytest.raises(ValueError, match=r"sim:NAME|must be numbers|no simulator|no benchmark"):
+        with pytest.raises(ValueError, match=r"sim:NAME|no simulator|no benchmark"):
             load(wrong)

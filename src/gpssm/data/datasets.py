@@ -11,6 +11,7 @@ test record, to be simulated by a fitted model (`load_records`).
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -288,18 +289,12 @@ def load_records(name: str) -> tuple[Series, Series]:
 
 def _load_simulation(name: str) -> Series:
     simulator, *options = name.removeprefix(SIMULATION).split(":")
-    pairs = [option.partition("=") for option in options]
-    if not all(value for _, _, value in pairs):
-        raise ValueError(
-            f"the name of a simulation must be sim:NAME or sim:NAME:option=value:...; got {name!r}"
-        )
     try:
-        numbers = {
-            key: int(text) if text.lstrip("-").isdigit() else float(text) for key, _, text in pairs
-        }
+        numbers = {key: json.loads(text) for key, text in (item.split("=") for item in options)}
     except ValueError as error:
         raise ValueError(
-            f"the options of a simulation must be numbers; got {name!r} ({error})"
+            "the name of a simulation must be sim:NAME or sim:NAME:option=number:...; got "
+            f"{name!r} ({error})"
         ) from None
     return simulate(simulator, **numbers).series
 
@@ -423,54 +418,6 @@ def simulate_kink(
     )
 
 
-def simulate_sparse_gp(
-    num_steps: int = 120,
-    seed: int = 0,
-    *,
-    variance: float = 2.0,
-    lengthscale: float = 0.5,
-    num_inducing: int = 20,
-    identity_mean: bool = False,
-    process_std: float = 0.1,
-    noise_std: float = 0.1,
-) -> Simulated:
-    """Simulate a transition drawn from a sparse Gaussian process.
-
-    T steps in one dimension of
-
-        f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
-
-    and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and
-    m zero or the identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance ·
-    |v| with v the whitened U: with mean zero no path can diverge, and with the identity a path
-    diverges no faster than a random walk.
-    """
-    rng = np.random.default_rng(seed)
-    locations = np.linspace(-2.0, 2.0, num_inducing)
-
-    def covariance(x: np.ndarray) -> np.ndarray:
-        """Return k(x, Z), with a new last axis for Z."""
-        return variance * np.exp(-0.5 * np.square((x[..., None] - locations) / lengthscale))
-
-    factor = np.linalg.cholesky(covariance(locations) + 1e-8 * variance * np.eye(num_inducing))
-    # k(Z,Z)⁻¹(U − m(Z)) = L⁻ᵀ v with v ~ N(0, I)
-    coefficients = np.linalg.solve(factor.T, rng.normal(size=num_inducing))
-
-    def transition(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-        drawn = covariance(x) @ coefficients
-        return x + drawn if identity_mean else drawn
-
-    return simulate_model(
-        rng,
-        transition,
-        np.zeros((num_steps, 0)),
-        process_std=process_std,
-        noise_std=noise_std,
-        C=np.eye(1),
-        name="sparse_gp",
-    )
-
-
 def simulate_linear_gaussian(
     num_steps: int = 200,
     seed: int = 0,
@@ -558,7 +505,6 @@ def simulate_duffing(
 
 SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "kink": simulate_kink,
-    "sparse_gp": simulate_sparse_gp,
     "linear_gaussian": simulate_linear_gaussian,
     "duffing": simulate_duffing,
 }
