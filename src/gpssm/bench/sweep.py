@@ -301,10 +301,9 @@ def code_version() -> str:
     """Return the versions of gpssm, with the commit of a checkout, of JAX and of Python."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = ""
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        commit = (
-            f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
-        )
+    with contextlib.suppress(OSError):
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        commit = f" at {found.stdout.strip()}" if found.stdout else ""
     python = platform.python_version()
     backend = jax.default_backend()
     return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"
