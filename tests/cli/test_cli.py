@@ -565,7 +565,7 @@ def test_no_file_and_no_run_are_told_of(tmp_path):
 def test_an_unwritable_folder_is_told_of_before_anything_is_done(data, tmp_path):
     (tmp_path / "file").write_text("")
     told = complaint("fit", data, "-y", "y", "--out", tmp_path / "file" / "run", code=1)
-    assert "cannot be written" in told
+    assert "cannot be created" in told
 
 
 def test_a_full_disk_ends_with_how_to_go_on(data, tmp_path):

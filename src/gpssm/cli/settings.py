@@ -26,7 +26,7 @@ import numpy as np
 
 import gpssm
 from gpssm.core.messages import warn
-from gpssm.core.text import check_path, count
+from gpssm.core.text import as_tuple, check_path, count
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 from gpssm.data.times import DATE
@@ -76,7 +76,6 @@ class Settings:
             if not names:
                 raise ValueError(f"no {what} were given: pass at least one")
         check_train(self.train)
-        check_names("[data]", "setting", self.reader, READER)
         spec, _ = self._parsed
         if isinstance(spec.kernel, str):
             parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
@@ -100,16 +99,10 @@ class Settings:
         """The runtime of the fit."""
         return self._parsed[1]
 
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return self.spec.method_name
-
     def read(self, path: str, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Series:
         """Read columns of a file with the reader options."""
-        options = dict(self.reader)
-        if options.get("time") == "none":
-            options["time"] = None
+        time = self.reader.get("time", "auto")
+        options = {**self.reader, "time": None if time == "none" else time}
         return read(path, outputs, inputs, **options)
 
     def load(self) -> tuple[list[Series], Series | None]:
@@ -184,29 +177,24 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"there is no configuration {path}; `gpssm fit` writes one into its folder"
-        ) from None
     except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
+        message = f"the configuration {path} cannot be read ({error.strerror})"
+        raise type(error)(error.errno, message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
     check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
-    data = dict(tables.get("data", {}))
-    check_names(
-        "[data]", "setting", data, ("files", "outputs", "inputs", "train", "sha256", *READER)
-    )
-    fields: dict[str, Any] = {
-        name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data
-    }
+    data = tables.get("data", {})
+    columns = ("files", "outputs", "inputs")
+    check_names("[data]", "setting", data, (*columns, "train", "sha256", *READER))
+    fields: dict[str, Any] = {name: as_tuple(data[name]) for name in columns if name in data}
     if "files" in fields:
         fields["files"] = tuple(str(path.parent / name) for name in fields["files"])
     if "train" in data:
-        train = data.pop("train")
-        fields["train"] = str(train) if isinstance(train, datetime.date) else train
-    fields["hashes"] = tuple(data.pop("sha256", ()))
-    fields |= {"versions": tables.get("versions", {}), "reader": data}
+        is_date = isinstance(data["train"], datetime.date)
+        fields["train"] = str(data["train"]) if is_date else data["train"]
+    fields["hashes"] = tuple(data.get("sha256", ()))
+    fields["versions"] = tables.get("versions", {})
+    fields["reader"] = {name: value for name, value in data.items() if name in READER}
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
         name = fit.get("method", "auto")
@@ -257,7 +245,7 @@ def _warn_of_marks(rows: Series) -> None:
         (*rows.outputs, *rows.inputs), np.hstack([rows.y, rows.u]).T, strict=True
     ):
         present = values[np.isfinite(values)]
-        low, middle, high = np.quantile(present, [0.05, 0.5, 0.95]) if present.size else (0, 0, 0)
+        low, middle, high = np.quantile(present if present.size else [0], [0.05, 0.5, 0.95])
         # Far is 20 times the range of the middle 90 % of the values.
         far = present[np.abs(present - middle) > 20 * max(high - low, 1e-300)]
         marks, counts = np.unique(far, return_counts=True)
