@@ -56,17 +56,17 @@ class Times:
             raise ValueError(
                 f"times must be a column of numbers or dates; got {type(values).__name__} ({error})"
             ) from None
+        if index.isna().any():
+            row = int(np.argmax(index.isna()))
+            raise ValueError(
+                f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}"
+            )
         if isinstance(index, pandas.PeriodIndex):
             index = index.to_timestamp()
         elif isinstance(index, pandas.TimedeltaIndex):
             index = index / pandas.Timedelta(seconds=1)
         elif index.dtype.kind not in "Mbiuf":
             index = read_dates(index, label)
-        if index.isna().any():
-            row = int(np.argmax(index.isna()))
-            raise ValueError(
-                f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}"
-            )
         if not isinstance(index, pandas.DatetimeIndex):
             return cls(pandas.Index(index.to_numpy(dtype=np.float64), name=label))
         try:
@@ -259,22 +259,24 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     # With summer and winter time in one column, offsets from UTC at the end of dates differ.
     offset = r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$"
     in_utc = texts.str.extract(offset, expand=False).nunique() > 1
+    unclear = dayfirst is None and texts.str.match(r"\d{1,2}([./-]\d{1,2}){2}").all()
     readings = {}
-    for first in _possible_orders(texts, name, dayfirst):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the day comes first in no date of the column
-                dates = pandas.to_datetime(texts, dayfirst=first, utc=in_utc)
-            readings[first] = pandas.DatetimeIndex(dates, name=name)
-        except (ValueError, TypeError):
-            continue
-    if not readings:
-        unread = pandas.to_datetime(texts, errors="coerce", format="mixed", utc=True).isna()
-        row = int(np.argmax(unread))
+    for first in (False, True) if unclear else (bool(dayfirst),):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the day comes first in no date of the column
+            dates: Any = pandas.to_datetime(texts, dayfirst=first, utc=in_utc, errors="coerce")
+        readings[first] = pandas.DatetimeIndex(dates, name=name)
+    unread = {
+        first: int(dates.isna().argmax()) for first, dates in readings.items() if dates.hasnans
+    }
+    if len(unread) == len(readings):
+        row = max(unread.values())
         raise ValueError(
             f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is neither a "
-            "number nor a date. Write all dates in one format, such as 2024-03-31 12:00"
+            f"number nor a date like that of row 0, {texts[0]!r}. Write all dates in one format, "
+            "such as 2024-03-31 12:00"
         )
+    readings = {first: dates for first, dates in readings.items() if first not in unread}
     if len(readings) == 1 or readings[False].equals(readings[True]):
         return next(iter(readings.values()))
     regular = [dates for dates in readings.values() if _is_regular(dates)]
@@ -291,32 +293,12 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     return readings[False]
 
 
-def _possible_orders(texts: "pd.Index", name: str, dayfirst: bool | None) -> list[bool]:
-    """Whether the day can come first in all dates, and whether the month can."""
-    beginning = r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}\b"
-    numbers = texts.str.extract(beginning).to_numpy(float)
-    orders = [False, True] if dayfirst is None else [bool(dayfirst)]
-    if not np.isfinite(numbers).all():
-        return orders[:1]
-    is_month = numbers.max(axis=0, initial=0) <= 12  # all of the first, and of the second numbers
-    possible = [first for first in orders if is_month[int(first)]]
-    if not possible:
-        row = int(np.argmax(numbers[:, int(orders[0])] > 12))
-        raise ValueError(
-            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is not a date "
-            f"with the {'day' if dayfirst else 'month'} first, unlike other rows: write all dates "
-            "in one format"
-        )
-    return possible
-
-
 def _is_regular(dates: "pd.DatetimeIndex") -> bool:
     """Whether distances are alike, as those of months are, or follow a calendar."""
     import pandas
 
     gaps = np.diff(dates.asi8)
-    if len(gaps) < 2 or (gaps <= 0).any():
-        return len(gaps) == 1 and gaps[0] > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return gaps.max() < 1.5 * gaps.min() or pandas.infer_freq(dates) is not None
+        alike = len(gaps) > 0 and 0 < gaps.max() < 1.5 * gaps.min()
+        return alike or (len(gaps) > 1 and pandas.infer_freq(dates) is not None)
