@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from gpssm.core.messages import warn
 from gpssm.core.text import check_choice, count, is_real
-from gpssm.data.times import DAY, JITTER, SECOND, Times, is_time, number_text
+from gpssm.data.times import DAY, JITTER, SECOND, Times, is_time, number_text, short_texts
 
 FillRule = Literal["hold", "interpolate"]  # rule for the inputs of missing rows
 
@@ -198,15 +198,11 @@ class Clock:
         )
 
     def texts(self, number: int, first: int = 0) -> list[str]:
-        """Return the times of rows as text, without hours if all dates are at midnight."""
+        """Return the times of rows as text, without hours or seconds if all are zero."""
         index = self.index(number, first)
-        if not self.dates:
-            return [number_text(value, self.step) for value in index]
-        pattern = "%Y-%m-%d" if (index == index.normalize()).all() else "%Y-%m-%d %H:%M:%S"
-        texts = index.strftime(pattern).tolist()
-        if all(text.endswith(":00") for text in texts):
-            return [text.removesuffix(":00") for text in texts]
-        return texts
+        if self.dates:
+            return short_texts(index.tz_localize(None))
+        return [number_text(value, self.step) for value in index]
 
     def show(self, row: int) -> str:
         """Return the time of a row as text."""

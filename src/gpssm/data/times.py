@@ -166,6 +166,15 @@ def number_text(value: float, step: float) -> str:
     return f"{value:.{min(digits, 15)}g}"
 
 
+def short_texts(times: Any) -> list[str]:
+    """Return steps or times as text, without hours or seconds if all are zero."""
+    texts = [str(time) for time in times]
+    for end in (":00", " 00:00"):
+        if all(len(text) > 10 and text.endswith(end) for text in texts):
+            texts = [text.removesuffix(end) for text in texts]
+    return texts
+
+
 def is_time(column: "pd.Index | pd.Series") -> bool:
     """Return whether a column contains times: dates, or numbers with a name such as time or t.
 
