@@ -159,7 +159,7 @@ def test_bench_alone_shows_its_help():
     [
         (["--methods", "ffvd,arma"], "Known: auto, ffvd"),
         (["--protocols", "p31"], "Did you mean 'p30'"),
-        (["--datasets", ","], "at least one series"),
+        (["--datasets", ","], "at least one data set"),
         (["--set", "ffvd"], "--set must be NAME=VALUE"),
         (["--set", "lgsm.order=2"], "Did you mean 'lgssm'"),
         (["--set", "arx.ordrs=2"], "Did you mean 'orders'"),
@@ -541,7 +541,7 @@ def test_wrong_columns_and_splits_suggest_what_to_do(tmp_path, arguments, told):
     ("arguments", "told"),
     [
         (["-y", "level", "-m", "fvd"], "Did you mean 'ffvd'"),
-        (["-y", "level", "--set", "kernel=se+rbf"], "Known: se"),
+        (["-y", "level", "--set", "kernel=se+rbf"], "one of se,"),
         (["-y", "level", "--train", "half"], "train must be a number of rows"),
         (["-y", "level", "--state-dim", "two"], "state_dim must be a whole number"),
         (["-y", "level", "--horizon", "soon"], "horizon must be a whole number"),

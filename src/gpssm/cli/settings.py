@@ -26,14 +26,14 @@ import numpy as np
 
 import gpssm
 from gpssm.core.messages import warn
-from gpssm.core.text import as_tuple, check_path, count
+from gpssm.core.text import as_tuple, check_choice, check_path, count
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 from gpssm.data.times import DATE
 from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS
-from gpssm.methods.spec import Spec, nearest
+from gpssm.methods.spec import Spec
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 
@@ -78,10 +78,10 @@ class Settings:
         check_train(self.train)
         spec, _ = self._parsed
         if isinstance(spec.kernel, str):
-            parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
-            check_names("gpssm", "kernel", parts, KERNELS)
+            for part in re.split(r"[+*]", spec.kernel):
+                check_choice("a kernel", part.strip(), KERNELS)
         if isinstance(spec.likelihood, str):
-            check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
+            check_choice("likelihood", spec.likelihood, ["auto", *LIKELIHOODS])
 
     @cached_property
     def _parsed(self) -> tuple[Spec, Runtime]:
@@ -182,10 +182,12 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise type(error)(error.errno, message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
+    for table in tables:
+        check_choice(f"a table of {path}", table, ("data", "fit", "method", "versions"))
     data = tables.get("data", {})
     columns = ("files", "outputs", "inputs")
-    check_names("[data]", "setting", data, (*columns, "train", "sha256", *READER))
+    for name in data:
+        check_choice("a setting in [data]", name, (*columns, "train", "sha256", *READER))
     fields: dict[str, Any] = {name: as_tuple(data[name]) for name in columns if name in data}
     if "files" in fields:
         fields["files"] = tuple(str(path.parent / name) for name in fields["files"])
@@ -198,9 +200,9 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
         name = fit.get("method", "auto")
-        check_names("gpssm", "method", [name], METHODS)
-        names = [item.name for item in dataclasses.fields(METHODS[name])]
-        check_names(f"[method] of {name}", "setting", numbers, names)
+        check_choice("method", name, METHODS)
+        for key in numbers:
+            check_choice("a setting in [method]", key, vars(METHODS[name]))
         fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
     return fields | {"fit": fit}
 
@@ -255,14 +257,4 @@ def _warn_of_marks(rows: Series) -> None:
                 f"{name}: {count(len(far), 'value')} like {mark:g} are far from all others, which "
                 f"range from {low:.4g} to {high:.4g}. If they mark missing values, pass --na "
                 f"{mark:g}"
-            )
-
-
-def check_names(where: str, what: str, names: Any, choices: Any) -> None:
-    """Raise for names that are not among the choices, and suggest the nearest one."""
-    for name in names:
-        if name not in choices:
-            raise ValueError(
-                f"{where} has no {what} {name!r}.{nearest(name, choices)} Known: "
-                + ", ".join(choices)
             )

@@ -5,7 +5,6 @@ suffixes to readers.
 """
 
 import csv
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,15 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.messages import warn
-from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
+from gpssm.core.text import (
+    as_tuple,
+    check_installed,
+    check_path,
+    check_whole,
+    is_whole,
+    nearest,
+    read_csv,
+)
 from gpssm.data.clock import FillRule
 from gpssm.data.iddata import ADVICE, load_struct, read_iddata
 from gpssm.data.series import Series
@@ -204,8 +211,7 @@ def _name(column: Column, names: list[str], path: Path) -> str:
         return names[int(column)]
     listed = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
     message = f"{path} has no column {column!r}; it has {listed or 'no column of numbers'}."
-    if nearest := difflib.get_close_matches(str(column)[:100], names[:1000], n=1):
-        message += f" Did you mean {nearest[0]!r}?"
+    message += nearest(str(column)[:100], names[:1000])
     if len(names) == 1:
         message += " Only one column was found: is the delimiter a comma, a semicolon or a tab?"
     raise ValueError(message)

@@ -351,8 +351,8 @@ class Series:
         facts = [] if self.name is None else [repr(self.name)]
         rows = (getattr(self.y, "shape", None) or "?")[0]
         facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
-        facts += [f"dt={self.dt}"] if self.dt is not None else []
-        facts += [f"window={self.window}"] if self.window is not None else []
+        settings = {"dt": self.dt, "window": self.window}
+        facts += [f"{name}={value}" for name, value in settings.items() if value is not None]
         clock = self.clock
         if clock is not None and clock.name is not None and isinstance(rows, int):
             facts.append(f"{clock.name} from {clock.show(0)} to {clock.show(rows - 1)}")
