@@ -22,6 +22,7 @@ import gpssm
 from command_line import answer, call, complaint, quick
 from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
+from programs import command, run_program
 
 COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
@@ -54,10 +55,8 @@ def test_help_names_the_commands_within_a_second():
 
 
 def test_help_does_not_wait_for_heavy_imports():
-    heavy = "{'jax', 'equinox', 'pandas', 'scipy', 'matplotlib'}"
-    code = f"import gpssm.cli, sys; print(sorted({heavy} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    heavy = ("jax", "equinox", "pandas", "scipy", "matplotlib")
+    assert run_program("loaded", "gpssm.cli", *heavy) == "[]\n"
 
 
 COMMANDS = "fit demo forecast compare report info methods kernels likelihoods data bench"
@@ -336,10 +335,6 @@ def test_a_configuration_does_the_run_again(linear_run, tmp_path):
     same_run(linear_run, tmp_path / "again")
 
 
-# The command with one quick baseline, in its own process.
-ONE_BASELINE = "from gpssm.cli import main, pipeline; pipeline.BASELINES = ('last',); main()"
-
-
 def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, tmp_path):
     frame = gpssm.read(data, "y", "u").to_dataframe()
     dates = pd.date_range("2024-03-31 20:00", periods=80, freq="h", name="when")
@@ -351,7 +346,7 @@ def test_a_terminal_of_80_columns_shows_scores_first_and_dates_all_along(data, t
     assert "row 7 (counted from 0)" in complaint(*words, code=1)
     words += ["--regrid", "auto", "--train", "2024-04-02", "--draws", "20", "--no-report"]
     words += ["--out", "run"]
-    shown = in_terminal([sys.executable, "-c", ONE_BASELINE, *words], tmp_path)
+    shown = in_terminal(command("one_baseline", *words), tmp_path)
     order = ["Scaled CRPS of last", "Judging", "y [m]", "All outputs", "Seconds:   baselines"]
     assert sorted(order, key=shown.index) == order
     assert max(len(line) for line in re.split(r"[\r\n]+", shown)) <= 80

@@ -5,8 +5,6 @@ import errno
 import itertools
 import json
 import os
-import subprocess
-import sys
 
 import equinox as eqx
 import h5netcdf
@@ -42,6 +40,7 @@ from gpssm.posterior import storage
 from gpssm.posterior.descriptions import CLASSES, describe, restore, user_parts
 from gpssm.posterior.draws import CurrentState, FilterState, Seconds
 from gpssm.posterior.posterior import Posterior
+from programs import run_program
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
 DIM = STATE_DIM + INPUT_DIM
@@ -697,8 +696,4 @@ def test_an_array_that_claims_petabytes_is_never_made(saved):
 
 def test_the_library_imports_without_what_files_and_exports_need():
     lazy = ("h5netcdf", "h5py", "xarray", "arviz_base", "arviz_stats", "pandas")
-    check = f"import gpssm, sys; gpssm.fit, gpssm.load; print([name for name in {lazy} if name in sys.modules])"
-    found = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
+    assert run_program("loaded", "gpssm:fit,load", *lazy) == "[]\n"
