@@ -63,7 +63,7 @@ def pretend(folder, deadly=None):
         if cell.runtime.seed == deadly:
             os._exit(1)
         figures = {name: {"rmse": 1.0} for name in cell.protocols}
-        return sweep_module._blank(cell) | {
+        return sweep_module.blank_record(cell) | {
             "figures": figures,
             "threads": os.environ.get("GPSSM_THREADS"),
         }
@@ -358,7 +358,7 @@ def test_mistakes_are_explained_before_anything_runs(tmp_path):
         (ValueError, "is scored by none of learn", {"protocols": ["learn"]}),
         (ValueError, "at least one", {"seeds": 0}),
         (ValueError, "jobs must be a whole number of at least 1", {"jobs": 0}),
-        (ValueError, "no simulator", {"datasets": ["sim:unheard"]}),
+        (ValueError, "a simulator must be", {"datasets": ["sim:unheard"]}),
     ):
         with pytest.raises(error, match=match):
             sweep(tmp_path, **arguments)

@@ -62,7 +62,7 @@ def test_resuming_where_nothing_was_saved_starts_anew(tmp_path):
 
 
 def test_a_chunk_whose_carry_was_never_written_is_not_part_of_the_run(saved):
-    checkpoint._write_arrays(saved.folder / "chunk-00000008.npz", jax.tree.leaves(chunk(8, 20)), 20)
+    checkpoint.write_arrays(saved.folder / "chunk-00000008.npz", jax.tree.leaves(chunk(8, 20)), 20)
     assert load(saved)[0] == 8
     saved.save(8, 10, chunk(8, 10), CARRY)
     assert_same(load(saved)[1][-1], chunk(8, 10))
@@ -164,14 +164,14 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
 
 
 def test_a_run_that_ended_in_its_first_chunk_resumes_bit_for_bit(tmp_path, whole, monkeypatch):
-    write = checkpoint._write_arrays
+    write = checkpoint.write_arrays
 
     def fail(path, leaves, done):
         if path.name == "carry.npz":
             raise SystemExit
         write(path, leaves, done)
 
-    monkeypatch.setattr(checkpoint, "_write_arrays", fail)
+    monkeypatch.setattr(checkpoint, "write_arrays", fail)
     with pytest.raises(SystemExit):
         small_fit(checkpoint=tmp_path)
     monkeypatch.undo()

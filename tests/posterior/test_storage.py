@@ -307,15 +307,15 @@ def saved(posterior, tmp_path):
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(posterior, saved, monkeypatch):
-    read_tree = storage._read_tree
+    read_tree = storage.read_tree
 
     def late(source, path):
         dataclasses.replace(posterior, seed=posterior.seed + 1).save(path, overwrite=True)
         return read_tree(source, path)
 
-    monkeypatch.setattr(storage, "_read_tree", late)
+    monkeypatch.setattr(storage, "read_tree", late)
     assert gpssm.load(saved).seed == posterior.seed
-    monkeypatch.setattr(storage, "_read_tree", read_tree)
+    monkeypatch.setattr(storage, "read_tree", read_tree)
     assert gpssm.load(saved).seed == posterior.seed + 1
 
 
@@ -612,7 +612,7 @@ def forge(path, attributes=None, **arrays):
             group, variable = name.split("/")
             file[group].variables[variable][...] = value
     with open(path, "rb") as source:
-        checksum = storage.checksum(storage._read_tree(source, path))
+        checksum = storage.checksum(storage.read_tree(source, path))
     damage(path, lambda file: file.attrs.__setitem__("checksum", checksum))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm.core.runtime import check_memory
-from gpssm.core.text import check_installed, check_whole
+from gpssm.core.text import check_choice, check_installed, check_whole
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 
@@ -254,8 +254,7 @@ def load(name: str) -> Series:
     """
     if isinstance(name, str) and name.startswith(SIMULATION):
         return _load_simulation(name)
-    if not isinstance(name, str) or name not in REGISTRY:
-        raise ValueError(f"there is no benchmark {name!r}; available are {', '.join(REGISTRY)}")
+    check_choice("a benchmark", name, REGISTRY)
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
@@ -278,10 +277,7 @@ def load_records(name: str) -> tuple[Series, Series]:
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
     """
-    if not isinstance(name, str) or name not in RECORDS:
-        raise ValueError(
-            f"{name!r} has no separate test record; the sets with one are {', '.join(RECORDS)}"
-        )
+    check_choice("a benchmark with a separate test record", name, RECORDS)
     place, window = RECORDS[name]
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
     return train, replace(test, window=window)
@@ -516,8 +512,7 @@ def simulate(name: str, **options: Any) -> Simulated:
     truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
     truth.series, truth.states, truth.transition
     """
-    if not isinstance(name, str) or name not in SIMULATORS:
-        raise ValueError(f"there is no simulator {name!r}; available are {', '.join(SIMULATORS)}")
+    check_choice("a simulator", name, SIMULATORS)
     check_whole("num_steps", options.get("num_steps", 1), 1)
     check_whole("seed", options.get("seed", 0), 0)
     check_memory("the series", 64 * options.get("num_steps", 1))
