@@ -131,7 +131,8 @@ def read(
     table, file_units = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
     y = _names(outputs, table, path)
     u = _names(inputs, table, path)
-    named = not (time is None or (isinstance(time, str) and time == "auto"))
+    auto = time is None or (isinstance(time, str) and time == "auto")
+    times: Any = time if auto else _names(time, table, path)
     if isinstance(units, Mapping | None):
         chosen = {label: file_units[label] for label in (*y, *u) if file_units.get(label)}
         units = chosen | dict(units or {})
@@ -140,7 +141,7 @@ def read(
             _frame(table, y, u),
             y,
             u,
-            time=_names(time, table, path) if named else time,
+            time=times,
             regrid=regrid,
             fill_inputs=fill_inputs,
             dayfirst=dayfirst,

@@ -448,7 +448,7 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
     if auto and table.index.nlevels == 1 and is_time(table.index):
         return table.index
     if auto:
-        others = [table[name] for name in table.columns if name not in chosen]
+        others: list[Any] = [table[name] for name in table.columns if name not in chosen]
         parts = list(filter(is_time, others))[:1]
         if parts and parts[0].dtype.kind not in "fiu":
             parts += list(filter(is_time_of_day, others))[:1]
