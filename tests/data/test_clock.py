@@ -194,6 +194,8 @@ def test_one_reading_of_day_and_month_is_taken_and_said():
     pd.testing.assert_index_equal(
         series.to_dataframe().index, months, exact=False, check_names=False
     )
+    by_year = frame.assign(when=months.strftime("%Y-%m-%d"))
+    assert Series.from_dataframe(by_year, "y", time="when", dayfirst=True).clock == series.clock
     longer = pd.date_range("2024-01-01", periods=24, freq="MS")
     clock = Clock.of(longer.strftime("%d/%m/%Y"))
     pd.testing.assert_index_equal(clock.index(24), longer, exact=False, check_names=False)

@@ -270,7 +270,8 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     in_utc = texts.str.extract(offset, expand=False).nunique() > 1
     unclear = dayfirst is None and texts.str.match(r"\d{1,2}([./-]\d{1,2}){2}").all()
     readings = {}
-    for first in (False, True) if unclear else (bool(dayfirst),):
+    by_year = texts.str.match(r"\d{4}").any()
+    for first in (False, True) if unclear else (bool(dayfirst) and not by_year,):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the day comes first in no date of the column
             dates: Any = pandas.to_datetime(texts, dayfirst=first, utc=in_utc, errors="coerce")
