@@ -19,7 +19,7 @@ from builders import make_series
 from gpssm import metrics
 from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
-from gpssm.data.series import Series, as_list, check_trainable
+from gpssm.data.series import Series, as_list
 from gpssm.evaluation.backtest import Backtest
 from gpssm.evaluation.compare import Comparison
 from gpssm.posterior import storage
@@ -78,7 +78,6 @@ ENTRIES = {
     "Series[...]": SERIES.__getitem__,
     "Series.of": Series.of,
     "as_list": as_list,
-    "check_trainable": check_trainable,
     "Scaler.fit": Scaler.fit,
     "Scaler.fit(outputs=)": lambda value: Scaler.fit(SERIES, outputs=value),
     "Scaler": lambda value: Scaler((0.0,), (value,), (), ()),
@@ -172,7 +171,6 @@ CALLS = {
     "detrend": (gpssm.detrend, {"series": SERIES, "order": 1}, ()),
     "resample": (gpssm.resample, {"series": SERIES, "factor": 0.5}, ()),
     "delays": (gpssm.delays, {"series": ROWS, "longest": 2}, ()),
-    "merge": (lambda one, other: gpssm.merge(one, other), {"one": SERIES, "other": SERIES}, ()),
     "from_dataframe": (
         Series.from_dataframe,
         {"frame": FRAME, "outputs": "y", "inputs": "u", "time": "at"},

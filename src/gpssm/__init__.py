@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gpssm.data.dataset import Dataset as Dataset
     from gpssm.data.delays import delays as delays
     from gpssm.data.preparing import detrend as detrend
-    from gpssm.data.preparing import merge as merge
     from gpssm.data.preparing import resample as resample
     from gpssm.data.readers import read as read
     from gpssm.data.scaler import Scaler as Scaler
@@ -83,7 +82,6 @@ _NAMES = {
     "fit_many": "fitting.many",
     "linear_models": "evaluation.select",
     "load": "posterior.stack",
-    "merge": "data.preparing",
     "read": "data.readers",
     "resample": "data.preparing",
     "select": "evaluation.select",

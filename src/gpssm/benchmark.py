@@ -2,11 +2,11 @@
 
 from gpssm.bench import (
     PROTOCOLS,
-    PUBLISHED,
     SUITES,
     BenchmarkProblem,
     load_problem,
     load_results,
+    published,
     result_tables,
     run_sweep,
     summarise,
@@ -15,11 +15,11 @@ from gpssm.bench import (
 
 __all__ = [
     "PROTOCOLS",
-    "PUBLISHED",
     "SUITES",
     "BenchmarkProblem",
     "load_problem",
     "load_results",
+    "published",
     "result_tables",
     "run_sweep",
     "summarise",

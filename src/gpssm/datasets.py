@@ -13,7 +13,6 @@ from gpssm.data.datasets import (
     simulate_kink,
     simulate_linear_gaussian,
     simulate_model,
-    simulate_sparse_gp,
 )
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "simulate_kink",
     "simulate_linear_gaussian",
     "simulate_model",
-    "simulate_sparse_gp",
 ]

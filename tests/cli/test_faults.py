@@ -25,6 +25,7 @@ from gpssm.cli.run_folder import Run
 from gpssm.data.datasets import simulate
 from gpssm.inference.progress import interruption
 from posteriors import fitted
+from programs import command, run_program
 
 PICTURES = dict.fromkeys(("series", "forecast"), b"picture" * 100)
 
@@ -178,17 +179,11 @@ def test_a_fault_in_any_write(data, undisturbed, tmp_path, monkeypatch):
     assert sum(fine) <= 1 + 4
 
 
-HOLD = "import sys, time; from gpssm.core.files import hold; from pathlib import Path\nwith hold(Path(sys.argv[1])):\n"
-HOLD += "    print('held', flush=True); time.sleep(100)"
-
-
 def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(
     data, undisturbed, tmp_path
 ):
     out = shutil.copytree(undisturbed, tmp_path / "run")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE, text=True
-    ) as first:
+    with subprocess.Popen(command("hold", out), stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "held\n"
         for others in ([], ["--resume"], ["--overwrite"]):
             assert f"another process is using {out}" in told(fit(data, out, *others))
@@ -199,9 +194,7 @@ def test_a_second_process_is_told_at_once_and_the_lock_dies_with_the_first(
 
 def test_a_checkpoint_is_for_one_fit_at_a_time(tmp_path):
     series = simulate("linear_gaussian", num_steps=30).series
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
-    ) as first:
+    with subprocess.Popen(command("hold", tmp_path), stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "held\n"
         sizes = {"state_dim": 1, "num_inducing": 4, "num_warmup": 2, "num_draws": 5}
         with pytest.raises(BlockingIOError, match="another process"):
@@ -344,12 +337,6 @@ def test_clocks_that_jump_back_at_every_write_change_nothing(
         assert all(0 <= passed < 600 for passed in seconds)
 
 
-FORECAST = (
-    "import gpssm, sys; p = gpssm.load(sys.argv[1]); "
-    "print(p.forecast(u=p.dataset.experiments[0].u[:4], num_paths=12).mean.sum())"
-)
-
-
 @pytest.mark.slow
 def test_a_cache_of_programs_that_is_corrupt_or_shared_changes_nothing(tmp_path):
     fitted().save(tmp_path / "fitted.nc")
@@ -359,10 +346,7 @@ def test_a_cache_of_programs_that_is_corrupt_or_shared_changes_nothing(tmp_path)
     environment |= {"GPSSM_CACHE": str(tmp_path / "cache")}
 
     def forecast():
-        command = [sys.executable, "-c", FORECAST, tmp_path / "fitted.nc"]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=True
-        ).stdout
+        return run_program("forecast", tmp_path / "fitted.nc", env=environment)
 
     whole = forecast()
     programs = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]

@@ -58,7 +58,6 @@ def test_files_in_a_configuration_are_relative_to_it(tank, tmp_path):
         ({"fit": {"mean": "function"}}, "Known: linear, linear-fixed, identity, zero;"),
         ({"fit": {"statedim": 2}}, "'state_dim'"),
         ({"fit": {"num_draw": 2}}, "'num_draws'"),
-        ({"reader": {"regrids": True}}, "'regrid'"),
         ({"fit": {"num_draws": 0}}, "at least 1"),
         ({"train": 0.0}, "fraction between 0 and 1"),
         ({"train": 1.5}, "fraction between 0 and 1"),
@@ -76,6 +75,7 @@ def test_what_cannot_be_is_refused_with_a_hint(tank, fields, hint):
     ("text", "hint"),
     [
         ("[data]\nfile = 1", "Did you mean 'files'"),
+        ("[data]\nregrids = true", "Did you mean 'regrid'"),
         ("[fitt]", "'fit'"),
         ("[method]\nnum_draw = 2", "Did you mean 'num_draws'"),
         ('[fit]\nmethod = "ffdv"\n[method]\nnum_draws = 2', "Did you mean 'ffvd'"),

@@ -1,8 +1,6 @@
 """Linear algebra against dense NumPy."""
 
 import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from jax.test_util import check_grads
 
 from gpssm.core import linalg
 from gpssm.core.linalg import BlockTridiagonal
+from programs import run_program
 
 
 def random_chain(n, dim, seed=0):
@@ -204,27 +203,10 @@ def test_moments_of_a_product_match_their_plain_formulas(given):
     )
 
 
-MANY_AT_ONCE = """
-import jax, jax.numpy as jnp
-from gpssm.core import linalg
-@jax.jit
-def many(batches):
-    def again(_, sums):
-        factors = [linalg.cholesky(batch + 0 * total) for batch, total in zip(batches, sums)]
-        return [total + linalg.inverse_lower(factor).mean() for factor, total in zip(factors, sums)]
-    return jax.lax.fori_loop(0, 20, again, [jnp.zeros(())] * len(batches))
-batches = [(2.0 + k) * jnp.broadcast_to(jnp.eye(60), (16, 60, 60)) for k in range(16)]
-many(batches)[0].block_until_ready()
-print("ended")
-"""
-
-
 def test_many_batches_of_factorisations_at_once_do_not_wait_for_each_other():
     """With `jnp.linalg.cholesky` of a whole batch, two threads never end (jaxlib 0.10.2)."""
     environment = os.environ | {
         "NPROC": "2",
         "JAX_ENABLE_X64": "1",
     }  # NPROC: how many threads XLA makes
-    command = [sys.executable, "-c", MANY_AT_ONCE]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert ran.stdout == "ended\n", ran.stderr
+    assert run_program("many_factorisations", env=environment, timeout=120) == "ended\n"

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -22,6 +20,7 @@ from gpssm.core.runtime import (
     num_threads,
     release_programs,
 )
+from programs import run_program
 
 
 def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
@@ -34,34 +33,13 @@ def test_threads_are_the_cores_unless_a_variable_says_how_many(monkeypatch):
         num_threads()
 
 
-KEPT = """
-import json, jax, jax.numpy as jnp
-from gpssm.core.runtime import in_double_precision, jit
-seen = []
-jax.monitoring.register_event_listener(lambda event, **_: seen.append(event))
-def long(x):
-    for _ in range(60):
-        x = jnp.sort(jnp.cumsum(jnp.sin(x)))
-    return x
-value = float(in_double_precision(jit(long))(jnp.ones(9)).sum())
-print(json.dumps([jax.config.jax_compilation_cache_dir, sum("cache_hits" in event for event in seen), value]))
-"""
-
-
 def run_kept(folder, **more):
     ours = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("JAX_COMP", "JAX_PERS"))
     }
-    ran = subprocess.run(
-        [sys.executable, "-c", KEPT],
-        env=ours | {CACHE: str(folder)} | more,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return json.loads(ran.stdout)
+    return json.loads(run_program("kept", env=ours | {CACHE: str(folder)} | more))
 
 
 def test_a_second_process_finds_what_the_first_compiled(tmp_path):
@@ -77,31 +55,9 @@ def test_processes_that_fill_one_folder_at_once(tmp_path):
     assert first[2] == second[2]
 
 
-FORKED = """
-import multiprocessing, warnings
-import numpy as np
-import gpssm
-warnings.simplefilter("ignore")  # JAX warns of the second fork
-def draw(_):
-    return gpssm.fit(np.sin(np.arange(30.0)), method="mean", num_draws=3, progress=False).forecast(2).paths.sum()
-def forked():
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.map_async(draw, [0]).get(60)[0]
-assert forked() == draw(0)
-try:
-    forked()
-except RuntimeError as error:
-    print(error)
-"""
-
-
 def test_a_process_forked_before_jax_was_used_draws_the_same_and_one_forked_later_is_refused():
-    ran = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
-    )
-    assert ran.stdout.startswith(
-        "this process was forked from a process that had already used JAX"
-    ), ran.stderr
+    refusal = "this process was forked from a process that had already used JAX"
+    assert run_program("forked", timeout=120).startswith(refusal)
 
 
 def test_programs_are_kept_where_the_user_says_or_not_at_all(tmp_path):

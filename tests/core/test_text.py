@@ -3,14 +3,13 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpssm.core.text import as_share, check_whole, jsonable, to_json
+from programs import run_program
 
 OPTIONAL = ("blackjax", "joblib", "distributed", "matplotlib", "pyarrow", "sktime")
 
@@ -33,35 +32,8 @@ def test_json_has_no_nan_and_no_numpy():
 
 
 def test_the_core_does_without_optional_packages():
-    code = f"""
-import sys
-for name in {OPTIONAL}:
-    sys.modules[name] = None
-import jax, numpy as np, gpssm
-from gpssm.core import places
-from gpssm.methods import METHODS
-gpssm.fit, gpssm.plots, gpssm.benchmark
-series = gpssm.Series(np.sin(np.arange(40.0)))
-gpssm.fit(series, method="mean", num_draws=2, num_chains=1, progress=False).forecast(3, num_paths=4)
-for package, call in {{
-    "blackjax": lambda: METHODS["ffvd-nuts"].build(None, ()),
-    "joblib": lambda: list(places.run_processes([], None, 2)),
-    "distributed": lambda: list(places.run_cluster([], None, "")),
-    "matplotlib": lambda: gpssm.plots.plot_series(series),
-    "sktime": lambda: gpssm.sktime,
-}}.items():
-    try:
-        call()
-    except ImportError as error:
-        assert f"pip install {{package}}" in str(error), error
-    else:
-        raise AssertionError(package)
-"""
     environment = {name: value for name, value in os.environ.items() if name != "GPSSM_DATA"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run_program("without_packages", *OPTIONAL, env=environment)
 
 
 def test_whole_numbers():

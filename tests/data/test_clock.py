@@ -199,11 +199,13 @@ def test_one_reading_of_day_and_month_is_taken_and_said():
     pd.testing.assert_index_equal(
         series.to_dataframe().index, months, exact=False, check_names=False
     )
+    by_year = frame.assign(when=months.strftime("%Y-%m-%d"))
+    assert Series.from_dataframe(by_year, "y", time="when", dayfirst=True).clock == series.clock
     longer = pd.date_range("2024-01-01", periods=24, freq="MS")
     clock = Clock.of(longer.strftime("%d/%m/%Y"))
     pd.testing.assert_index_equal(clock.index(24), longer, exact=False, check_names=False)
     with pytest.raises(
-        ValueError, match=r"row 1 .*'13/01/2024', which is not a date with the month first"
+        ValueError, match=r"row 1 .*'13/01/2024', .* nor a date like that of row 0, '12/01/2024'"
     ):
         Series.from_dataframe(
             pd.DataFrame({"y": [1.0, 2.0], "when": ["12/01/2024", "13/01/2024"]}),

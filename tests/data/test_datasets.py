@@ -144,7 +144,7 @@ def test_a_damaged_test_record_is_refused(stand_ins):
     with pytest.raises(FileNotFoundError, match=r"https://.*EMPS/data/DATA_EMPS_PULSES\.mat there"):
         load_records("emps")
     with pytest.raises(
-        ValueError, match="'dryer' has no separate test record; the sets with one are emps"
+        ValueError, match=r"separate test record must be one of emps, .*; got 'dryer'"
     ):
         load_records("dryer")
 
@@ -159,10 +159,10 @@ def test_an_absent_benchmark_says_where_to_put_it(tmp_path, monkeypatch):
 
 def test_unknown_names_list_the_known():
     with pytest.raises(
-        ValueError, match="there is no benchmark 'cars'; available are actuator, ballbeam"
+        ValueError, match=r"a benchmark must be one of actuator, ballbeam.*; got 'cars'"
     ):
         load("cars")
-    with pytest.raises(ValueError, match="there is no simulator 'cars'; available are kink"):
+    with pytest.raises(ValueError, match=r"a simulator must be one of kink, .*; got 'cars'"):
         simulate("cars")
 
 
@@ -274,16 +274,6 @@ def test_first_states_are_standard_normal():
     assert abs(first.std() - 1.0) < 4 / np.sqrt(800)
 
 
-@pytest.mark.parametrize("identity_mean", [False, True])
-def test_sparse_gp_functions_have_the_prior_moments_and_stay_bounded(identity_mean):
-    x = np.linspace(-1.9, 1.9, 5)
-    truths = [simulate("sparse_gp", seed=seed, identity_mean=identity_mean) for seed in range(300)]
-    values = np.array([truth.transition(x, np.zeros(0)) for truth in truths]) - identity_mean * x
-    expected = 2.0 * np.exp(-0.5 * ((x[:, None] - x) / 0.5) ** 2)
-    np.testing.assert_allclose(np.cov(values.T), expected, atol=4 * 2.0 * np.sqrt(2 / 300))
-    assert max(np.abs(truth.states).max() for truth in truths) < 12.0
-
-
 def test_linear_gaussian_has_the_asked_dimensions_and_radius():
     truth = simulate("linear_gaussian", state_dim=3, output_dim=2, input_dim=0, spectral_radius=0.5)
     A = truth.transition(np.eye(3), np.zeros((3, 0))).T
@@ -323,5 +313,5 @@ def test_simulations_have_names_with_options():
     assert load("sim:kink:num_steps=50:seed=3") == simulate("kink", num_steps=50, seed=3).series
     assert load("sim:duffing:noise_std=0.5") != load("sim:duffing")
     for wrong in ("sim:kink:num_steps", "sim:kink:num_steps=many", "sim:nothing", "nothing"):
-        with pytest.raises(ValueError, match=r"sim:NAME|must be numbers|no simulator|no benchmark"):
+        with pytest.raises(ValueError, match=r"sim:NAME|a simulator must be|a benchmark must be"):
             load(wrong)

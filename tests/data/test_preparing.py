@@ -1,11 +1,9 @@
 """Preparation of data: trends, sampling times, several experiments."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from gpssm.data.preparing import detrend, merge, resample
+from gpssm.data.preparing import detrend, resample
 from gpssm.data.series import Series
 
 TIME = np.arange(400)
@@ -35,13 +33,3 @@ def test_resampling_keeps_slow_signals_and_drops_fast_ones():
     )  # every fourth row has the fast one, folded
     assert found.dt == pytest.approx(0.4)
     assert len(resample(series, 1.5)) == 600
-
-
-def test_experiments_have_the_columns_of_the_first():
-    first = Series(np.ones(5), np.ones((5, 2)), inputs=["a", "b"], units={"a": "V"})
-    second = Series(np.ones(4), np.arange(8.0).reshape(4, 2), inputs=["b", "a"])
-    both = merge(first, [second])
-    np.testing.assert_array_equal(both[1].u, second.u[:, ::-1])
-    assert both[1].units == {"a": "V"}
-    with pytest.raises(ValueError, match="'a' is in mV, but in V before"):
-        merge(first, replace(second, units={"a": "mV"}))

@@ -293,10 +293,9 @@ def test_as_list_of_one_or_several():
 def test_check_trainable():
     rng = np.random.default_rng(0)
     good = Series(rng.normal(size=(10, 2)), outputs=["a", "b"])
-    check_trainable(good)
     check_trainable([good, good])
-    with pytest.raises(ValueError, match="at least 11 rows; series number 0 has 10"):
-        check_trainable(good, min_length=11)
+    with pytest.raises(ValueError, match="at least 10 rows; series number 0 has 9"):
+        check_trainable([good[1:]])
     with pytest.raises(ValueError, match="series 'short' has 9"):
         check_trainable([good, replace(good[1:], name="short")])
     for value, message in [
@@ -305,7 +304,7 @@ def test_check_trainable():
     ]:
         flat = replace(good, y=np.column_stack([good.y[:, 0], np.full(10, value)]))
         with pytest.raises(ValueError, match=message):
-            check_trainable(flat)
+            check_trainable([flat])
         check_trainable([flat, good])
 
 

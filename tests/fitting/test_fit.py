@@ -1,11 +1,9 @@
 """The training loop: reproducible draws in the user's units, and reports of all problems."""
 
 import dataclasses
+import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +24,7 @@ from gpssm.model.priors import Normal
 from gpssm.posterior.diagnostics import forecast_mean, with_notes
 from gpssm.posterior.draws import model_of
 from gpssm.starts.build import assign_roles
+from programs import run_program
 from random_walk import RandomWalk, small_fit, small_series
 
 
@@ -102,25 +101,6 @@ def test_vectorised_chains_agree_to_rounding(posterior):
     np.testing.assert_allclose(together.draws.states[0], posterior.draws.states[0], rtol=1e-9)
 
 
-# Eight devices that are really one processor; the library is shown some of them.
-SHARDED = """
-import sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
-import conftest
-import jax
-import numpy as np
-from random_walk import small_fit
-devices = jax.devices()
-assert len(devices) == 8
-for number in {numbers}:
-    jax.devices = lambda: devices[:number]
-    found = small_fit(num_chains=8, batching="shard", **{settings})
-    leaves = jax.tree.leaves((found.draws, found.info))
-    np.savez({folder!r} + f"/{{number}}.npz", *leaves, weights=found.draws.weights)
-jax.devices = lambda: devices
-jax.default_backend = lambda: "gpu"  # on which one program runs all chains of a device
-np.save({folder!r} + "/together.npy", small_fit(num_chains=8, batching="auto", **{settings}).draws.weights)
-"""
 FULL = {"method": "ffvd", "num_warmup": 10, "num_draws": 5, "start": "em"}
 
 
@@ -132,12 +112,11 @@ FULL = {"method": "ffvd", "num_warmup": 10, "num_draws": 5, "start": "em"}
 def test_chains_spread_over_devices_draw_the_same_on_any_number_of_them(
     posterior, tmp_path, settings, numbers
 ):
-    tests, folder = str(Path(__file__).parents[1] / "helpers"), str(tmp_path)
-    script = SHARDED.format(tests=tests, folder=folder, numbers=numbers, settings=settings)
     flags = os.environ | {
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     }
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=flags, check=True)
+    texts = json.dumps(numbers), json.dumps(settings)
+    run_program("sharded", tmp_path, *texts, env=flags)
     found = [dict(np.load(tmp_path / f"{number}.npz")) for number in numbers]
     assert len({chain.tobytes() for chain in found[0]["weights"]}) == 8
     for other in found[1:]:
@@ -408,35 +387,11 @@ def test_a_second_fit_of_a_few_rows_more_compiles_next_to_nothing():
 )
 def test_a_process_lives_through_hundreds_of_fits(fits, rows):
     """Memory maps stay far below what the system grants, and memory does not grow without end."""
-    script = LIVES.format(
-        tests=str(Path(__file__).parents[1] / "helpers"), fits=fits, rows=list(rows)
-    )
-    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    maps, megabytes = np.array([line.split() for line in ran.stdout.splitlines()], float).T
+    printed = run_program("lives", fits, json.dumps(list(rows)))
+    maps, megabytes = np.array([line.split() for line in printed.splitlines()], float).T
     assert len(maps) == fits
     assert maps.max() < 0.75 * max_maps()
     assert megabytes[-1] < 1.5 * megabytes[fits // 3]
-
-
-LIVES = """
-import sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
-import conftest
-from gpssm.core.runtime import num_maps
-from gpssm.fitting.fit import fit
-from gpssm.methods.ffvd import FFVD
-from gpssm.methods.spec import Spec
-from random_walk import small_series
-rows = {rows}
-for number in range({fits}):
-    posterior = fit(small_series(rows[number % len(rows)]), method=FFVD(num_warmup=6, num_draws=4), state_dim=1,
-                    num_inducing=5, num_chains=1, start="em", progress=False, seed=number)
-    ahead = 3 + number % len(rows)
-    posterior.forecast(ahead, [[0.0]] * ahead, num_paths=4)
-    posterior.condition(small_series(ahead))
-    resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
-    print(num_maps(), int(resident.split()[1]) / 1024, flush=True)
-"""
 
 
 def test_more_states_than_rows_are_refused():

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpssm.core.files import digest
 from gpssm.core.text import stable_repr
 from gpssm.inference import checkpoint
 from gpssm.inference.checkpoint import Checkpoint
+from programs import command
 from random_walk import RandomWalk, small_fit
 
 RUN = {"data": "1", "seed": "0"}
@@ -62,7 +62,7 @@ def test_resuming_where_nothing_was_saved_starts_anew(tmp_path):
 
 
 def test_a_chunk_whose_carry_was_never_written_is_not_part_of_the_run(saved):
-    checkpoint._write_arrays(saved.folder / "chunk-00000008.npz", jax.tree.leaves(chunk(8, 20)), 20)
+    checkpoint.write_arrays(saved.folder / "chunk-00000008.npz", jax.tree.leaves(chunk(8, 20)), 20)
     assert load(saved)[0] == 8
     saved.save(8, 10, chunk(8, 10), CARRY)
     assert_same(load(saved)[1][-1], chunk(8, 10))
@@ -140,22 +140,6 @@ def test_digests_see_values_structure_and_no_addresses():
     assert stable_repr(load) == "<function load>"
 
 
-KILLED = """
-import os, signal, sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/.."]
-import conftest
-from random_walk import small_fit
-from gpssm.inference import checkpoint
-whole = checkpoint._write_arrays
-def write(path, leaves, done):
-    if path.name == "carry.npz" and done > 12:
-        os.kill(os.getpid(), signal.SIGKILL)
-    whole(path, leaves, done)
-checkpoint._write_arrays = write
-small_fit(checkpoint={folder!r})
-"""
-
-
 @pytest.fixture(scope="module")
 def whole():
     return small_fit()
@@ -164,8 +148,8 @@ def whole():
 def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
     """Killed at the worst moment, between a chunk and its carry."""
     folder = str(tmp_path / "run")
-    script = KILLED.format(tests=str(Path(__file__).parents[1] / "helpers"), folder=folder)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    words = command("killed", folder)
+    ended = subprocess.run(words, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     resumed = small_fit(checkpoint=folder, resume=True)
     assert_same(
@@ -180,14 +164,14 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, whole):
 
 
 def test_a_run_that_ended_in_its_first_chunk_resumes_bit_for_bit(tmp_path, whole, monkeypatch):
-    write = checkpoint._write_arrays
+    write = checkpoint.write_arrays
 
     def fail(path, leaves, done):
         if path.name == "carry.npz":
             raise SystemExit
         write(path, leaves, done)
 
-    monkeypatch.setattr(checkpoint, "_write_arrays", fail)
+    monkeypatch.setattr(checkpoint, "write_arrays", fail)
     with pytest.raises(SystemExit):
         small_fit(checkpoint=tmp_path)
     monkeypatch.undo()

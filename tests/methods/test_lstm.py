@@ -9,7 +9,7 @@ import pytest
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.methods import METHODS, LSTMNetwork
-from gpssm.methods.lstm import _errors, follow, start, train
+from gpssm.methods.lstm import follow, prediction_errors, start, train
 from gpssm.model.means import LSTM
 from gpssm.posterior.posterior import Posterior
 
@@ -85,7 +85,7 @@ def test_the_last_fifth_is_not_trained_on_and_decides_when_to_stop():
     y = series.y.copy()
     y[40:] += 1.0
     (trained, held_out), (same, other) = (
-        _errors(network, [one]) for one in (series, Series(y, series.u))
+        prediction_errors(network, [one]) for one in (series, Series(y, series.u))
     )
     np.testing.assert_array_equal(trained, same)
     assert not np.allclose(held_out, other)
@@ -93,7 +93,9 @@ def test_the_last_fifth_is_not_trained_on_and_decides_when_to_stop():
     np.testing.assert_allclose(held_out, np.mean((series.y - expected)[40:] ** 2, 0), rtol=1e-9)
     np.testing.assert_allclose(trained, np.nanmean((series.y - expected)[:40] ** 2, 0), rtol=1e-9)
     found = train(network, [series], 0.05, 400, 20)
-    np.testing.assert_allclose(_errors(found.best, [series])[1], found.variance, rtol=1e-9)
+    np.testing.assert_allclose(
+        prediction_errors(found.best, [series])[1], found.variance, rtol=1e-9
+    )
     assert found.variance < 0.3 * held_out
     longer = train(network, [series], 0.05, 400, 400)
     assert found.epochs < longer.epochs == 400

@@ -1,7 +1,6 @@
 """The mean model in CasADi against draws run one by one in JAX, and its derivatives."""
 
-import subprocess
-import sys
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from gpssm.model.model import GPSSM
 from gpssm.posterior.draws import past_inputs
 from gpssm.posterior.mean_model import mean_model, mean_state
 from posteriors import make_posterior, mean_outputs
+from programs import run_program
 
 U = 1 + np.random.default_rng(0).normal(size=(7, 1))
 
@@ -95,16 +95,10 @@ def test_a_saved_function_needs_neither_jax_nor_this_library(tmp_path):
     posterior = make_posterior(raw=raw).condition(Series(make_series(6, seed=3).y))
     posterior.to_casadi(2).save(str(tmp_path / "plant.casadi"))
     np.save(tmp_path / "x.npy", mean_state(posterior, 2))
-    script = (
-        "import casadi, numpy, sys; step = casadi.Function.load('plant.casadi'); "
-        "print(numpy.asarray(step(numpy.load('x.npy'), [])[1]).ravel().tolist()); "
-        "assert not {'jax', 'gpssm'} & {*sys.modules}"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
+    outputs, modules = json.loads(run_program("casadi_step", cwd=tmp_path))
+    assert not {"jax", "gpssm"} & {*modules}
     y = mean_model(posterior, 2).step(mean_state(posterior, 2), np.zeros(0))[1]
-    np.testing.assert_allclose(eval(output), y, rtol=1e-10)
+    np.testing.assert_allclose(outputs, y, rtol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore")  # of do-mpc

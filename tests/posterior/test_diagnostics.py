@@ -121,7 +121,7 @@ def test_the_dynamics_as_outputs_show_them():
     f = posterior.transition(draw.states[0][:-1], u).draws[1, 3]
     with jax.enable_x64(True):
         found = np.asarray(
-            diagnostics._one_step(
+            diagnostics.one_step_dynamics(
                 model.with_leaves(draw.leaves), draw, posterior.dataset.scaled[0].u
             )
         )

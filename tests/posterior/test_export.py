@@ -1,8 +1,7 @@
 """The exported file against the model, in a process with only NumPy."""
 
 import importlib
-import subprocess
-import sys
+import json
 import tempfile
 import zipfile
 from pathlib import Path
@@ -15,22 +14,18 @@ from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.model import GPSSM
 from posteriors import make_posterior, mean_outputs
+from programs import run_program
 
 U = 1 + np.random.default_rng(0).normal(size=(7, 1))
-SCRIPT = "import sys, numpy as np, plant; print(plant.run(np.load('u.npy')).tolist()); print(sorted(sys.modules))"
 
 
 def check(posterior, folder):
     """Export, run in another process, compare."""
     posterior.export(folder / "plant.py", overwrite=True)
     np.save(folder / "u.npy", U)
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=folder, capture_output=True, text=True, check=True
-    )
-    values, modules = run.stdout.splitlines()
-    np.testing.assert_allclose(eval(values), mean_outputs(posterior, U), rtol=1e-9)
-    assert "'jax'" not in modules
-    assert "'gpssm'" not in modules
+    values, modules = json.loads(run_program("exported", cwd=folder))
+    np.testing.assert_allclose(values, mean_outputs(posterior, U), rtol=1e-9)
+    assert not {"jax", "gpssm"} & {*modules}
 
 
 @pytest.mark.parametrize("basis", BASIS_NAMES)

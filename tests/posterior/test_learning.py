@@ -196,7 +196,7 @@ def test_weights_and_state_are_drawn_from_what_is_believed():
     state = state._replace(surprise=jnp.ones(1))
     many = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0], (count, *leaf.shape[1:])), state)
     keys = jax.random.split(jax.random.key(0), count)
-    weights, given = learning._draw(many, jnp.ones(count), keys, 2, None)
+    weights, given = learning.draw_weights(many, jnp.ones(count), keys, 2, None)
     joint = np.hstack([given.mean, weights])
     mean, cov = joint.mean(0), np.cov(joint.T)
     cov[:2, :2] += np.mean(given.covariance, 0)

@@ -5,8 +5,6 @@ import errno
 import itertools
 import json
 import os
-import subprocess
-import sys
 
 import equinox as eqx
 import h5netcdf
@@ -42,6 +40,7 @@ from gpssm.posterior import storage
 from gpssm.posterior.descriptions import CLASSES, describe, restore, user_parts
 from gpssm.posterior.draws import CurrentState, FilterState, Seconds
 from gpssm.posterior.posterior import Posterior
+from programs import run_program
 
 STATE_DIM, INPUT_DIM, OUTPUT_DIM = 2, 1, 2
 DIM = STATE_DIM + INPUT_DIM
@@ -308,15 +307,15 @@ def saved(posterior, tmp_path):
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(posterior, saved, monkeypatch):
-    read_tree = storage._read_tree
+    read_tree = storage.read_tree
 
     def late(source, path):
         dataclasses.replace(posterior, seed=posterior.seed + 1).save(path, overwrite=True)
         return read_tree(source, path)
 
-    monkeypatch.setattr(storage, "_read_tree", late)
+    monkeypatch.setattr(storage, "read_tree", late)
     assert gpssm.load(saved).seed == posterior.seed
-    monkeypatch.setattr(storage, "_read_tree", read_tree)
+    monkeypatch.setattr(storage, "read_tree", read_tree)
     assert gpssm.load(saved).seed == posterior.seed + 1
 
 
@@ -613,7 +612,7 @@ def forge(path, attributes=None, **arrays):
             group, variable = name.split("/")
             file[group].variables[variable][...] = value
     with open(path, "rb") as source:
-        checksum = storage.checksum(storage._read_tree(source, path))
+        checksum = storage.checksum(storage.read_tree(source, path))
     damage(path, lambda file: file.attrs.__setitem__("checksum", checksum))
 
 
@@ -697,8 +696,4 @@ def test_an_array_that_claims_petabytes_is_never_made(saved):
 
 def test_the_library_imports_without_what_files_and_exports_need():
     lazy = ("h5netcdf", "h5py", "xarray", "arviz_base", "arviz_stats", "pandas")
-    check = f"import gpssm, sys; gpssm.fit, gpssm.load; print([name for name in {lazy} if name in sys.modules])"
-    found = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
+    assert run_program("loaded", "gpssm:fit,load", *lazy) == "[]\n"

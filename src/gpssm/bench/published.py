@@ -36,20 +36,14 @@ FIGURES: dict[tuple[str, str], dict[str, str]] = {
 }
 
 
-def _by_dataset() -> dict[tuple[str, str, str], dict[str, tuple[float, float]]]:
-    """Return the figures by (suite, protocol, data set) and method.
-
-    They are RMSE as (mean, sd), NaN where no sd was printed.
+def published(suite: str, protocol: str, dataset: str) -> dict[str, tuple[float, float]]:
+    """Return the RMSE of each method on a data set as (mean, sd), with NaN where no sd was
+    printed.
     """
-    table: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
-    for (suite, protocol), rows in FIGURES.items():
-        for method, row in rows.items():
-            for dataset, figure in zip(SUITES[suite].datasets, row.split(), strict=True):
-                if figure != "-":
-                    mean, _, sd = figure.partition("±")
-                    methods = table.setdefault((suite, protocol, dataset), {})
-                    methods[method] = (float(mean), float(sd or "nan"))
-    return table
-
-
-PUBLISHED = _by_dataset()
+    rows = FIGURES.get((suite, protocol), {})
+    places = {name: place for place, name in enumerate(SUITES[suite].datasets)}
+    cells = {
+        method: row.split()[places[dataset]] for method, row in rows.items() if dataset in places
+    }
+    pairs = {method: cell.partition("±")[::2] for method, cell in cells.items() if cell != "-"}
+    return {method: (float(mean), float(sd or "nan")) for method, (mean, sd) in pairs.items()}

@@ -105,7 +105,7 @@ def make_cell(
 
 def run_cell(cell: Cell) -> Record:
     """Fit and score a cell. Errors are part of the result, by protocol or under "fit"."""
-    record = _blank(cell)
+    record = blank_record(cell)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         fitted = _attempt(record, "fit", _fit, cell)
@@ -200,7 +200,7 @@ def run_sweep(
         arrivals, progress, "sweep", lambda arrival: names[arrival[0]], len(names)
     ):
         if isinstance(result, Exception):  # the process of the cell died
-            result = _blank(missing[index]) | {"errors": {"fit": str(result)}}
+            result = blank_record(missing[index]) | {"errors": {"fit": str(result)}}
         _write_record(folder / names[index], result)
     return load_results(out)
 
@@ -256,7 +256,7 @@ def _is_missing(cell: Cell, folder: Path, retry: bool) -> bool:
     return not set(cell.protocols) <= set(record["figures"])
 
 
-def _blank(cell: Cell) -> Record:
+def blank_record(cell: Cell) -> Record:
     """Return a result without scores."""
     return {
         "dataset": cell.dataset,
@@ -301,10 +301,9 @@ def code_version() -> str:
     """Return the versions of gpssm, with the commit of a checkout, of JAX and of Python."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = ""
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        commit = (
-            f" at {subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()}"
-        )
+    with contextlib.suppress(OSError):
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        commit = f" at {found.stdout.strip()}" if found.stdout else ""
     python = platform.python_version()
     backend = jax.default_backend()
     return f"gpssm {__version__}{commit}, jax {jax.__version__} on {backend}, Python {python}"

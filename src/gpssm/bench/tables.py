@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from scipy.stats import gmean
 
 from gpssm.bench.problems import SUITES
 from gpssm.bench.protocols import PROTOCOLS
-from gpssm.bench.published import PUBLISHED
+from gpssm.bench.published import published
 from gpssm.bench.sweep import Record, load_results
 from gpssm.core.files import make_folder
 from gpssm.core.table import Table
-from gpssm.core.text import DASH
+from gpssm.core.text import figure
 from gpssm.methods import METHODS
 
 BASELINES = ("arx", "lgssm", "lstm", "prssm")
@@ -59,12 +60,14 @@ def summarise(results: Iterable[Record]) -> pd.DataFrame:
     table = groups[list(numbers)].mean().join(groups[list(numbers)].std().add_suffix("_sd"))
     table["seeds"] = groups.rmse.count()
     table["failed"] = groups.size() - table["seeds"]
-    ratios = []
-    for (suite, protocol, _), part in table.groupby(GROUP[:3]):
-        ranked = part[ranked_figure(suite, protocol)]
-        ratios.append(ranked / ranked[ranked.index.isin(BASELINES, level="method")].min())
-    table["ratio"] = pd.concat(ratios)
-    return table.loc[sorted(table.index, key=_order)]
+    ranked: Any = table.apply(lambda entry: entry[ranked_figure(*entry.name[:2])], axis=1)
+    baselines = ranked.where(ranked.index.isin(BASELINES, level="method"))
+    table["ratio"] = ranked / baselines.groupby(GROUP[:3]).transform("min")
+    # Suites, protocols, data sets and methods are in their listed order; others follow.
+    sets = [name for suite in SUITES.values() for name in suite.datasets]
+    listed = [*SUITES, *PROTOCOLS, *sets, *METHODS]
+    rank = {name: f"{number:03}" for number, name in enumerate(listed)}
+    return table.sort_index(key=lambda names: names.map(lambda name: rank.get(name, "999") + name))
 
 
 def result_tables(summary: pd.DataFrame) -> list[Table]:
@@ -78,18 +81,18 @@ def result_tables(summary: pd.DataFrame) -> list[Table]:
         for dataset, entries in part.groupby("dataset", sort=False):
             rows.append([str(dataset)])
             for index, entry in entries.iterrows():
-                cells = [_mean(entry[name], entry[f"{name}_sd"]) for name in leading]
+                cells = [_with_spread(entry[name], entry[f"{name}_sd"]) for name in leading]
                 cells += [_number(entry[name]) for name in ("ratio", "coverage_90", "cpu")]
                 failed = f", {entry.failed:.0f} failed" if entry.failed else ""
                 rows.append([f"  {index[-1]}", *cells, f"{entry.seeds:.0f}{failed}"])
-            for method, figure in PUBLISHED.get((suite, protocol, dataset), {}).items():
-                rows.append([f"  {method}*", _mean(*figure)])
+            printed = published(suite, protocol, str(dataset))
+            rows += [[f"  {method}*", _with_spread(*pair)] for method, pair in printed.items()]
         columns = ["", *(LABELS[name] for name in leading), "ratio", "cover", "CPU s", "seeds"]
         rows = [row + [""] * (len(columns) - len(row)) for row in rows]
         tables.append(Table(columns, rows, title + " (* published)" * ("*" in str(rows))))
         if part.ratio.notna().any():
-            figure = LABELS[ranked_figure(suite, protocol)]
-            tables.append(_ratio_table(part, f"{title}: {figure} over the best baseline"))
+            score = LABELS[ranked_figure(suite, protocol)]
+            tables.append(_ratio_table(part, f"{title}: {score} over the best baseline"))
     return tables
 
 
@@ -97,10 +100,8 @@ def _ratio_table(part: pd.DataFrame, title: str) -> Table:
     """Return the geometric mean and the worst of the ratios of each method over data sets."""
     rows = []
     for method, ratios in part.ratio.dropna().groupby("method", sort=False):
-        ratios = ratios.droplevel(["suite", "protocol", "method"])
-        mean = math.prod(ratios) ** (1 / len(ratios))
-        worst = f"{_number(ratios.max())} ({ratios.idxmax()})"
-        rows.append([str(method), _number(mean), worst, str(len(ratios))])
+        worst = f"{_number(ratios.max())} ({ratios.idxmax()[2]})"
+        rows.append([str(method), _number(gmean(ratios)), worst, str(len(ratios))])
     return Table(["", "geometric mean", "worst", "sets"], rows, title)
 
 
@@ -154,28 +155,11 @@ def ranked_figure(suite: str, protocol: str) -> str:
     return "nrmse" if protocol == "simulation" else "ncrps"
 
 
-def _order(index: tuple[str, str, str, str]) -> tuple[int | str, ...]:
-    """Return the sort key of a row: suites, protocols, data sets and methods in their listed
-    order.
-    """
-    suite, protocol, dataset, method = index
-    methods = [*METHODS] if method in METHODS else [method, *METHODS]
-    datasets = [*SUITES[suite].datasets, dataset]
-    places = [list(SUITES).index(suite), list(PROTOCOLS).index(protocol), datasets.index(dataset)]
-    return *places, dataset, methods.index(method), method
-
-
-def _mean(mean: float, sd: float) -> str:
-    """Return mean ± standard deviation with three significant digits of the mean."""
-    text = _number(mean)
-    if math.isnan(mean) or math.isnan(sd):
-        return text
-    decimals = len(text.partition(".")[2])
-    return f"{text} ± {_number(sd) if 'e' in text else format(sd, f'.{decimals}f')}"
+def _with_spread(mean: float, sd: float) -> str:
+    """Return mean ± standard deviation, or only the mean if the deviation is NaN."""
+    return _number(mean) if math.isnan(sd) else f"{_number(mean)} ± {figure(sd, 2)}"
 
 
 def _number(value: float) -> str:
-    """Return three significant digits, or a dash for a missing value."""
-    if math.isnan(value):
-        return DASH
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:#.3g}".rstrip(".")
+    """Return three significant digits, but no exponent for thousands."""
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else figure(float(value), 3)

@@ -125,7 +125,7 @@ def _judge_baselines(
         inputs_after(train[-1], test),
         choose_rows(train[-1], test),
         BASELINES,
-        exclude=settings.method,
+        exclude=settings.spec.method_name,
         delay=delay,
         seed=settings.runtime.seed,
         progress=screen.progress,
@@ -141,7 +141,7 @@ def _posterior(
     """Return the saved posterior of the run, or fit and save it."""
     if (run.folder / POSTERIOR).is_file():
         return run.posterior()
-    screen.say(f"Fitting {settings.method} to {sum(map(len, train))} rows")
+    screen.say(f"Fitting {settings.spec.method_name} to {sum(map(len, train))} rows")
     settings = replace(settings, fit={**settings.fit, "delay": delay})
     runtime = settings.runtime.replace(
         progress=screen.progress, checkpoint=run.checkpoint, resume=True

@@ -35,7 +35,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,12 +97,8 @@ class Run:
     def claimed(folder: str | Path) -> Iterator[None]:
         """Create a folder if necessary, and lock it against other processes."""
         folder = check_path(folder)
-        try:
-            if not folder.exists():
-                folder.mkdir(parents=True)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-        with hold(folder) if folder.is_dir() else nullcontext():
+        make_folder(folder)
+        with hold(folder):
             yield
 
     @classmethod
@@ -119,8 +115,6 @@ class Run:
         Without `overwrite`, only a run that failed before sampling is replaced.
         """
         run = cls(Path(folder))
-        if run.folder.exists() and not run.folder.is_dir():
-            raise FileExistsError(f"{folder} is a file: pass a folder with --out")
         is_run = _is_run(run.folder)
         if not is_run and run.folder.is_dir() and any(run.folder.iterdir()):
             raise FileExistsError(f"{folder} contains other files: pass another folder with --out")
@@ -136,7 +130,9 @@ class Run:
             run.clear()
             run.write(CONFIG, settings.to_toml())
         except OSError as error:
-            raise _unwritable(run.folder, error) from error
+            reason = error.strerror
+            message = f"{folder} cannot be written ({reason}): pass another folder with --out"
+            raise OSError(error.errno, message) from error
         return run
 
     def check_same(self, settings: Settings) -> None:
@@ -294,13 +290,6 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
         "rolling": first["rolling"]
         | {"methods": merge(lambda figures: figures["rolling"]["methods"])},
     }
-
-
-def _unwritable(folder: Path, error: OSError) -> OSError:
-    return OSError(
-        error.errno,
-        f"{folder} cannot be written ({error.strerror}): pass another folder with --out",
-    )
 
 
 def _is_run(folder: Path) -> bool:

@@ -24,14 +24,14 @@ from typing import Any, Self
 
 import gpssm
 from gpssm.core.messages import warn
-from gpssm.core.text import check_path
+from gpssm.core.text import as_tuple, check_choice, check_path
 from gpssm.data.readers import read
 from gpssm.data.series import Series, find_outliers
 from gpssm.data.times import DATE
 from gpssm.fitting.fit import parse_settings
 from gpssm.inference.runner import Runtime
 from gpssm.methods import METHODS
-from gpssm.methods.spec import Spec, nearest
+from gpssm.methods.spec import Spec
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 
@@ -74,13 +74,12 @@ class Settings:
             if not names:
                 raise ValueError(f"no {what} were given: pass at least one")
         check_train(self.train)
-        check_names("[data]", "setting", self.reader, READER)
         spec, _ = self._parsed
         if isinstance(spec.kernel, str):
-            parts = [part.strip() for part in re.split(r"[+*]", spec.kernel)]
-            check_names("gpssm", "kernel", parts, KERNELS)
+            for part in re.split(r"[+*]", spec.kernel):
+                check_choice("a kernel", part.strip(), KERNELS)
         if isinstance(spec.likelihood, str):
-            check_names("gpssm", "likelihood", [spec.likelihood], ["auto", *LIKELIHOODS])
+            check_choice("likelihood", spec.likelihood, ["auto", *LIKELIHOODS])
 
     @cached_property
     def _parsed(self) -> tuple[Spec, Runtime]:
@@ -98,16 +97,10 @@ class Settings:
         """The runtime of the fit."""
         return self._parsed[1]
 
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return self.spec.method_name
-
     def read(self, path: str, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Series:
         """Read columns of a file with the reader options."""
-        options = dict(self.reader)
-        if options.get("time") == "none":
-            options["time"] = None
+        time = self.reader.get("time", "auto")
+        options = {**self.reader, "time": None if time == "none" else time}
         return read(path, outputs, inputs, **options)
 
     def load(self) -> tuple[list[Series], Series | None]:
@@ -182,35 +175,32 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     path = check_path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"there is no configuration {path}; `gpssm fit` writes one into its folder"
-        ) from None
     except OSError as error:
-        raise type(error)(error.errno, f"{path} cannot be read ({error.strerror})") from None
+        message = f"the configuration {path} cannot be read ({error.strerror})"
+        raise type(error)(error.errno, message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
-    check_names(str(path), "table", tables, ("data", "fit", "method", "versions"))
-    data = dict(tables.get("data", {}))
-    check_names(
-        "[data]", "setting", data, ("files", "outputs", "inputs", "train", "sha256", *READER)
-    )
-    fields: dict[str, Any] = {
-        name: tuple(data.pop(name)) for name in ("files", "outputs", "inputs") if name in data
-    }
+    for table in tables:
+        check_choice(f"a table of {path}", table, ("data", "fit", "method", "versions"))
+    data = tables.get("data", {})
+    columns = ("files", "outputs", "inputs")
+    for name in data:
+        check_choice("a setting in [data]", name, (*columns, "train", "sha256", *READER))
+    fields: dict[str, Any] = {name: as_tuple(data[name]) for name in columns if name in data}
     if "files" in fields:
         fields["files"] = tuple(str(path.parent / name) for name in fields["files"])
     if "train" in data:
-        train = data.pop("train")
-        fields["train"] = str(train) if isinstance(train, datetime.date) else train
-    fields["hashes"] = tuple(data.pop("sha256", ()))
-    fields |= {"versions": tables.get("versions", {}), "reader": data}
+        is_date = isinstance(data["train"], datetime.date)
+        fields["train"] = str(data["train"]) if is_date else data["train"]
+    fields["hashes"] = tuple(data.get("sha256", ()))
+    fields["versions"] = tables.get("versions", {})
+    fields["reader"] = {name: value for name, value in data.items() if name in READER}
     fit = dict(tables.get("fit", {}))
     if numbers := tables.get("method"):
         name = fit.get("method", "auto")
-        check_names("gpssm", "method", [name], METHODS)
-        names = [item.name for item in dataclasses.fields(METHODS[name])]
-        check_names(f"[method] of {name}", "setting", numbers, names)
+        check_choice("method", name, METHODS)
+        for key in numbers:
+            check_choice("a setting in [method]", key, vars(METHODS[name]))
         fit["method"] = {"name": name} | {key: _frozen(value) for key, value in numbers.items()}
     return fields | {"fit": fit}
 
@@ -247,13 +237,3 @@ def _for_toml(table: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in table.items()
         if value is not None
     }
-
-
-def check_names(where: str, what: str, names: Any, choices: Any) -> None:
-    """Raise for names that are not among the choices, and suggest the nearest one."""
-    for name in names:
-        if name not in choices:
-            raise ValueError(
-                f"{where} has no {what} {name!r}.{nearest(name, choices)} Known: "
-                + ", ".join(choices)
-            )

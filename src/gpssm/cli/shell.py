@@ -96,17 +96,17 @@ def command(function: Callable[..., Answer]) -> Callable[..., None]:
                 typer.echo(to_json(answer.data))
             Screen(as_json or quiet).show(answer.shown)
 
-    kind = inspect.Parameter.KEYWORD_ONLY
-    screen, *declared = inspect.signature(function).parameters.values()
-    hints = get_type_hints(function, include_extras=True)
-    hints = {name: hint for name, hint in hints.items() if name not in ("return", screen.name)}
-    parameters = [option.replace(annotation=hints[option.name], kind=kind) for option in declared]
-    parameters += [
-        inspect.Parameter(name, kind, default=False, annotation=hint)
-        for name, hint in OPTIONS.items()
+    _, *declared = inspect.signature(function).parameters.values()
+    defaults: dict[str, Any] = {option.name: option.default for option in declared}
+    defaults |= dict.fromkeys(OPTIONS, False) | {"context": inspect.Parameter.empty}
+    hints = get_type_hints(function, include_extras=True) | OPTIONS | {"context": typer.Context}
+    run.__annotations__ = {name: hints[name] for name in defaults}
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]
+        )
+        for name, default in defaults.items()
     ]
-    parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
-    run.__annotations__ = hints | OPTIONS | {"context": typer.Context}
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010
     return run
 

@@ -102,29 +102,23 @@ def score_tables(metrics: Mapping[str, Any]) -> list[RenderableType]:
     horizon = rolling["horizon"]
     heads = dict(HEADS)
     if step < horizon:
-        heads["rmse_first"] = f"steps 1–{step}"
-        heads["rmse_last"] = f"{horizon - step + 1}–{horizon}"
+        heads |= {"rmse_first": f"steps 1–{step}", "rmse_last": f"{horizon - step + 1}–{horizon}"}
+    columns = ["rmse", "rmse_first", "rmse_last", "fit", "crps", "coverage_90"]
+    columns = [name for name in columns if name in heads]
     methods = rolling["methods"]
     outputs = list(dict.fromkeys(name for entry in methods.values() for name in entry["outputs"]))
     tables: list[RenderableType] = [f"On {rolling['protocol']}:\n"]
-    columns = ["rmse", "rmse_first", "rmse_last", "fit", "crps", "coverage_90"]
-    columns = [name for name in columns if name in heads]
     for output in outputs:
-        scores = {
-            method: entry["outputs"][output]
-            for method, entry in methods.items()
-            if output in entry["outputs"]
-        }
+        scores = {method: entry["outputs"].get(output, {}) for method, entry in methods.items()}
         unit = metrics["units"].get(output)
         title = f"{output} [{unit}]" if unit else output
         tables.append(score_table(title, scores, columns, heads))
-    if len(outputs) > 1:
-        scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
-        heads["ncrps"] = "CRPS / std of the output"
-        tables.append(score_table("All outputs", scores, ["ncrps"], heads))
     columns = ["rmse", "fit", "crps", "coverage_90"]
     if len(outputs) > 1:  # in standard deviations of the training outputs
         columns = ["nrmse", "fit", "ncrps", "coverage_90"]
+        scores = {method: {"ncrps": entry["scaled_crps"]} for method, entry in methods.items()}
+        heads["ncrps"] = "CRPS / std of the output"
+        tables.append(score_table("All outputs", scores, ["ncrps"], heads))
     title = f"On one simulation of all {metrics['test']['rows']} held-out rows:\n"
     legend = (
         "* best. Lower is better, except for fit: 100 % is perfect, 0 % equals the mean.\n"

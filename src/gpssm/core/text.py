@@ -1,5 +1,6 @@
 """Words, figures and warnings for people, values for JSON, and checks of arguments."""
 
+import difflib
 import errno
 import importlib.util
 import json
@@ -179,10 +180,25 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise unless a value is one of the choices."""
+    """Raise unless a value is one of the choices; name the most similar one."""
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        hint = nearest(str(value)[:100], choices)
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}; got {value!r}{hint and '.'}{hint}"
+        )
+
+
+# Names that other libraries use.
+ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"}
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return a hint at the most similar choice, or an empty string."""
+    choices = list(choices)
+    matches = difflib.get_close_matches(str(name), choices, n=1)
+    suggestion = ALIASES.get(name) if ALIASES.get(name) in choices else next(iter(matches), None)
+    return f" Did you mean {suggestion!r}?" if suggestion else ""
 
 
 def check_output(output: Any, names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ grid of a column of times, or raises an error that names the first row off the g
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,13 +23,8 @@ from gpssm.data.times import (
     Times,
     is_time,
     number_text,
-    off_grid,
-    off_step,
+    short_texts,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 FillRule = Literal["hold", "interpolate"]  # rule for the inputs of missing rows
 
@@ -82,18 +77,16 @@ class Clock:
                 # For an ambiguous hour either reading works: a day later the hour is unique.
                 if clock.index(len(ticks)).tz_localize(None).equals(wall):
                     return clock
-        if step <= 0 or off_step(gaps).any() or (off_grid(ticks) > JITTER * step).any():
-            raise ValueError(times.complaint())
+        if complaint := times.complaint():
+            raise ValueError(complaint)
         return cls.starting(times, (ticks[-1] - ticks[0]) / len(gaps))
 
     @classmethod
     def starting(cls, times: Times, step: Any) -> "Clock":
         """Return the clock that starts at the first of the times."""
-        start = times.ticks[0]
-        if not times.dates:
-            return cls(float(start), float(step), name=times.name)
-        step = int(step) if step == int(step) else float(step)
-        return cls(int(start), step, True, None, times.zone, times.name)
+        number = round if times.dates else float
+        start = number(times.ticks[0])
+        return cls(start, number(step), times.dates, None, times.zone, times.name)
 
     @property
     def dt(self) -> float:
@@ -102,10 +95,8 @@ class Clock:
 
     def shifted(self, rows: int) -> "Clock":
         """Return the clock of a series that starts `rows` rows later."""
-        if self.calendar:
-            return replace(self, start=int(self.times(1, rows).astype("int64")[0]))
-        start = self.start + rows * self.step
-        return replace(self, start=round(start) if self.dates else start)
+        start = self.times(1, rows).astype("int64" if self.dates else "float64")
+        return replace(self, start=start.item())
 
     def every(self, rows: int) -> "Clock":
         """Return the clock of the last row of each block of `rows` rows."""
@@ -116,54 +107,42 @@ class Clock:
         """Return the times of `number` rows from row `first` on: float64, or datetime64[ns] in
         UTC.
         """
-        if self.calendar:
-            return self._calendar_dates(number, first).as_unit("ns").asi8.astype("datetime64[ns]")
-        rows = np.arange(first, first + number)
-        if self.dates:
-            if not abs(self.start + self.step * (first + number)) < 2**63:
-                raise ValueError(self._beyond(first + number))
-            # In integers: nanoseconds since 1970 exceed the precision of a float.
-            ticks = self.start + np.round(self.step * rows).astype("int64")
-            return ticks.astype("datetime64[ns]")
-        ticks = self.start + self.step * rows
-        # Round 3 · 0.1 to 0.3: a float has 15 significant digits.
-        largest = np.abs(ticks).max(initial=self.step)
-        return np.round(ticks, int(np.clip(14 - np.floor(np.log10(largest)), 0, 300)))
-
-    def _beyond(self, rows: int) -> str:
-        begin = np.datetime64(int(self.start), "ns").astype("datetime64[s]")
-        return f"dates must not exceed 2262; {rows} rows after {begin} exceed this limit"
+        index = self.index(number, first)
+        return index.as_unit("ns").asi8.astype("datetime64[ns]") if self.dates else index.to_numpy()
 
     def index(self, number: int, first: int = 0) -> Any:
         """Return the times as a pandas index, with dates in their time zone."""
         import pandas
 
         name = self.name or "time"
-        if self.calendar:
-            return self._calendar_dates(number, first).rename(name)
-        index: Any = pandas.Index(self.times(number, first), name=name)
-        return index.tz_localize("UTC").tz_convert(self.zone) if self.zone else index
+        if not self.dates:
+            ticks = self.start + self.step * np.arange(first, first + number)
+            # Round 3 · 0.1 to 0.3: a float has 15 significant digits.
+            largest = np.abs(ticks).max(initial=self.step)
+            digits = int(np.clip(14 - np.floor(np.log10(largest)), 0, 300))
+            return pandas.Index(np.round(ticks, digits), name=name)
+        begin = pandas.Timestamp(self.start, tz="UTC")
+        if self.calendar:  # counts in local time
+            begin = begin.tz_convert(self.zone).tz_localize(None)
+        try:
+            start = begin + first * self._offset if first else begin
+            dates = pandas.date_range(start, periods=number, freq=self._offset, name=name)
+        except (pandas.errors.OutOfBoundsDatetime, OverflowError):
+            raise ValueError(
+                f"dates must not exceed 2262; {first + number} rows after {begin} exceed this limit"
+            ) from None
+        if not self.calendar:
+            return dates.tz_convert(self.zone)
+        # An hour that is skipped becomes the next one; an ambiguous hour is the first one.
+        return dates.tz_localize(
+            self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
+        )
 
     @property
     def _offset(self) -> Any:
         import pandas
 
-        return pandas.tseries.frequencies.to_offset(self.calendar)
-
-    def _calendar_dates(self, number: int, first: int) -> "pd.DatetimeIndex":
-        """Return dates of the calendar, counted in local time."""
-        import pandas
-
-        start = pandas.Timestamp(self.start, tz="UTC").tz_convert(self.zone).tz_localize(None)
-        try:
-            begin = start + first * self._offset if first else start
-            dates = pandas.date_range(begin, periods=number, freq=self._offset)
-        except (pandas.errors.OutOfBoundsDatetime, OverflowError):
-            raise ValueError(self._beyond(first + number)) from None
-        # An hour that is skipped becomes the next one; an ambiguous hour is the first one.
-        return dates.tz_localize(
-            self.zone, ambiguous=np.ones(number, bool), nonexistent="shift_forward"
-        )
+        return pandas.tseries.frequencies.to_offset(self.calendar or f"{self.step}ns")
 
     def rows_before(self, time: Any, number: int) -> int:
         """Return how many of `number` rows are before a date."""
@@ -175,15 +154,14 @@ class Clock:
                 "row number"
             )
         try:
-            date: Any = pandas.Timestamp(time)
+            date: Any = pandas.Timestamp(time).as_unit("ns")
         except ValueError:
             raise ValueError(
                 f"{time!r} is not a date: write it like 2024-03-31 or 2024-03-31 12:00"
             ) from None
         if date.tzinfo is None:
             date = date.tz_localize(self.zone or "UTC")
-        utc = np.datetime64(date.tz_convert("UTC").tz_localize(None), "ns")
-        return int(np.searchsorted(self.times(number), utc))
+        return int(np.searchsorted(self.times(number), date.tz_convert(None).to_datetime64()))
 
     def check_step(self, other: "Clock | None", rows: int) -> None:
         """Raise if `rows` rows of another clock do not have the step of this one."""
@@ -230,15 +208,11 @@ class Clock:
         )
 
     def texts(self, number: int, first: int = 0) -> list[str]:
-        """Return the times of rows as text, without hours if all dates are at midnight."""
+        """Return the times of rows as text, without hours or seconds if all are zero."""
         index = self.index(number, first)
-        if not self.dates:
-            return [number_text(value, self.step) for value in index]
-        pattern = "%Y-%m-%d" if (index == index.normalize()).all() else "%Y-%m-%d %H:%M:%S"
-        texts = index.strftime(pattern).tolist()
-        if all(text.endswith(":00") for text in texts):
-            return [text.removesuffix(":00") for text in texts]
-        return texts
+        if self.dates:
+            return short_texts(index.tz_localize(None))
+        return [number_text(value, self.step) for value in index]
 
     def show(self, row: int) -> str:
         """Return the time of a row as text."""
@@ -384,6 +358,7 @@ def _typical_step(ticks: np.ndarray, dates: bool) -> float:
     It is the median distance, or the slope of the times over the row numbers estimated from it,
     rounded to the simplest value that keeps all rows in place.
     """
+    ticks = np.unique(ticks)
     gaps = np.diff(ticks)
     gaps = gaps[gaps > 0]
     if not gaps.size:

@@ -122,12 +122,9 @@ def where_first(bad: Bool[np.ndarray, "T D"], names: Sequence[str]) -> str:
 
 def _own_names(values: Any) -> tuple[str, ...] | None:
     """Return the column names of a pandas or xarray object; None unless they are text."""
-    if hasattr(values, "columns"):
-        names = values.columns
-    elif hasattr(values, "coords") and values.ndim == 2:
+    names = getattr(values, "columns", [getattr(values, "name", None)])
+    if hasattr(values, "coords") and values.ndim == 2:
         names = values.coords[values.dims[1]].values if values.dims[1] in values.coords else [None]
-    else:
-        names = [getattr(values, "name", None)]
     return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else None
 
 
@@ -137,12 +134,11 @@ def _table(values: Any, letter: str) -> Shaped[np.ndarray, "T D"]:
         if isinstance(values, np.ma.MaskedArray):
             values = np.ma.filled(values.astype(np.float64), np.nan)
         table = np.asarray(values)
-    except (TypeError, OverflowError) as error:
-        raise TypeError(
-            f"{letter} must be an array of numbers; got {type(values).__name__}: {error}"
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{letter} must be an array of numbers, with rows of the same length; got "
+            f"{type(values).__name__}: {error}"
         ) from None
-    except ValueError as error:
-        raise ValueError(f"the rows of {letter} must all have the same length: {error}") from None
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2:
         raise ValueError(

@@ -113,11 +113,6 @@ class Dataset:
         """
         experiments = as_list(series)
         lags = find_lags(experiments, delay)
-        longest = max(lags, default=0)
-        check_trainable([_without_unknown(rows, longest) for rows in experiments])
-        _report_constant_inputs(experiments)
-        for outliers in (found for rows in experiments for found in find_outliers(rows)):
-            warn(outliers.sentence)
         check_whole("windows", windows, 1)
         shortest = min(len(rows) for rows in experiments)
         if windows > 1 and shortest < SHORTEST_WINDOW * windows:
@@ -125,8 +120,12 @@ class Dataset:
                 f"windows={windows} would make windows shorter than {SHORTEST_WINDOW} rows from a "
                 f"series of {shortest}: use fewer windows"
             )
-        acting = [_acting(rows, lags) for rows in experiments]
-        return cls(tuple(experiments), Scaler.fit(acting), lags, int(windows))
+        dataset = cls(tuple(experiments), Scaler.fit(experiments), lags, int(windows))
+        check_trainable(dataset.experiments)
+        _report_constant_inputs(experiments)
+        for outliers in (found for rows in experiments for found in find_outliers(rows)):
+            warn(outliers.sentence)
+        return replace(dataset, scaler=Scaler.fit(list(dataset.acting)))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -158,7 +157,7 @@ class Dataset:
     @cached_property
     def acting(self) -> tuple[Series, ...]:
         """The experiments with delayed inputs, in the user's units."""
-        return tuple(_acting(rows, self.delay) for rows in self.experiments)
+        return tuple(self._acting(rows) for rows in self.experiments)
 
     @cached_property
     def scaled(self) -> tuple[Series, ...]:
@@ -189,7 +188,20 @@ class Dataset:
             The inputs of the K previous rows, where K is the longest delay; NaN if unknown, which
             is the default.
         """
-        return self.scaler.scale(_acting(rows, self.delay, past))
+        return self.scaler.scale(self._acting(rows, past))
+
+    def _acting(self, rows: Series, past: Float[np.ndarray, "K Du"] | None = None) -> Series:
+        """Return rows with delayed inputs; outputs on which unknown inputs acted are missing."""
+        if not self.delay:
+            return rows
+        past = self._unknown if past is None else past
+        measured = _without_unknown(rows, int(np.isnan(past[:, 0]).sum()))
+        return replace(measured, u=arriving(rows.u, self.delay, past))
+
+    @property
+    def _unknown(self) -> Float[np.ndarray, "K Du"]:
+        """The unknown inputs before the first row of an experiment, as NaN."""
+        return np.full((max(self.delay, default=0), len(self.inputs)), np.nan)
 
     def encode_inputs(
         self, u: Float[np.ndarray, "*batch T Du"]
@@ -206,10 +218,6 @@ class Dataset:
     def decode(self, values: Any) -> Float[np.ndarray, "*batch Dy"]:
         """Return paths or means of the outputs in the user's units."""
         return self.scaler.unscale_mean(values)
-
-    def decode_variance(self, values: Any) -> Float[np.ndarray, "*batch Dy"]:
-        """Return variances of the outputs in the user's units."""
-        return self.scaler.unscale_variance(values)
 
     def inputs_ahead(
         self, u: Any, horizon: int | None = None, past: Float[np.ndarray, "K Du"] | None = None
@@ -248,8 +256,8 @@ class Dataset:
             where = where_first(~np.isfinite(ahead), self.inputs)
             raise ValueError(f"{where} of u is NaN or infinite: inputs must be known")
         ahead = np.pad(ahead, ((0, steps - len(ahead)), (0, 0)), constant_values=np.nan)
-        before = _unknown(self.delay) if past is None else past
-        return ahead, self.encode_inputs(arriving(ahead, self.delay, before))
+        past = self._unknown if past is None else past
+        return ahead, self.encode_inputs(arriving(ahead, self.delay, past))
 
     def past_inputs(self, index: int = -1, row: int | None = None) -> Float[np.ndarray, "K Du"]:
         """Return the inputs of the K rows before a row of an experiment, K being the longest delay.
@@ -258,8 +266,7 @@ class Dataset:
         """
         series = self.experiment(index)
         row = len(series) if row is None else row
-        unknown = np.full((max(self.delay, default=0), len(self.inputs)), np.nan)
-        return np.concatenate([unknown, series.u])[row : row + len(unknown)]
+        return np.concatenate([self._unknown, series.u])[row : row + len(self._unknown)]
 
     def extend(self, rows: Series, index: int | None = None) -> Self:
         """Return the dataset with aligned rows appended to an experiment, or as a new
@@ -357,25 +364,6 @@ def _report_constant_inputs(experiments: Sequence[Series]) -> None:
                 f"Input {name!r} is constant, {value:g}: its effect cannot be learned. Leave it "
                 "out."
             )
-
-
-def _acting(
-    series: Series, delay: Sequence[int], past: Float[np.ndarray, "K Du"] | None = None
-) -> Series:
-    """Return rows with delayed inputs; outputs on which unknown inputs acted are missing.
-
-    Previous inputs are unknown if they are NaN or if `past` is None.
-    """
-    if not delay:
-        return series
-    past = _unknown(delay) if past is None else past
-    measured = _without_unknown(series, int(np.isnan(past[:, 0]).sum()))
-    return replace(measured, u=arriving(series.u, delay, past))
-
-
-def _unknown(delay: Sequence[int]) -> Float[np.ndarray, "K Du"]:
-    """Return the unknown inputs before the first row of an experiment, as NaN."""
-    return np.full((max(delay, default=0), len(delay)), np.nan)
 
 
 def _without_unknown(series: Series, rows: int) -> Series:

@@ -11,6 +11,7 @@ test record, to be simulated by a fitted model (`load_records`).
 """
 
 import hashlib
+import json
 import os
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from jaxtyping import Float
 
 from gpssm.core.files import make_folder, write_atomically
 from gpssm.core.runtime import check_memory
-from gpssm.core.text import check_whole
+from gpssm.core.text import check_choice, check_whole
 from gpssm.data.readers import read
 from gpssm.data.series import Series
 
@@ -257,8 +258,7 @@ def load(name: str) -> Series:
     """
     if isinstance(name, str) and name.startswith(SIMULATION):
         return _load_simulation(name)
-    if not isinstance(name, str) or name not in REGISTRY:
-        raise ValueError(f"there is no benchmark {name!r}; available are {', '.join(REGISTRY)}")
+    check_choice("a benchmark", name, REGISTRY)
     entry = REGISTRY[name]
     folder = os.environ.get("GPSSM_DATA")
     path = _in_folder(entry, Path(folder)) if folder else _download(entry)
@@ -281,10 +281,7 @@ def load_records(name: str) -> tuple[Series, Series]:
     train, test = load_records("emps")
     free = gpssm.fit(train).simulate(test.u[test.window:], warmup=test[:test.window])
     """
-    if not isinstance(name, str) or name not in RECORDS:
-        raise ValueError(
-            f"{name!r} has no separate test record; the sets with one are {', '.join(RECORDS)}"
-        )
+    check_choice("a benchmark with a separate test record", name, RECORDS)
     place, window = RECORDS[name]
     train, test = (load(name), load(place)) if isinstance(place, str) else load(name).split(place)
     return train, replace(test, window=window)
@@ -292,18 +289,12 @@ def load_records(name: str) -> tuple[Series, Series]:
 
 def _load_simulation(name: str) -> Series:
     simulator, *options = name.removeprefix(SIMULATION).split(":")
-    pairs = [option.partition("=") for option in options]
-    if not all(value for _, _, value in pairs):
-        raise ValueError(
-            f"the name of a simulation must be sim:NAME or sim:NAME:option=value:...; got {name!r}"
-        )
     try:
-        numbers = {
-            key: int(text) if text.lstrip("-").isdigit() else float(text) for key, _, text in pairs
-        }
+        numbers = {key: json.loads(text) for key, text in (item.split("=") for item in options)}
     except ValueError as error:
         raise ValueError(
-            f"the options of a simulation must be numbers; got {name!r} ({error})"
+            "the name of a simulation must be sim:NAME or sim:NAME:option=number:...; got "
+            f"{name!r} ({error})"
         ) from None
     return simulate(simulator, **numbers).series
 
@@ -433,54 +424,6 @@ def simulate_kink(
     )
 
 
-def simulate_sparse_gp(
-    num_steps: int = 120,
-    seed: int = 0,
-    *,
-    variance: float = 2.0,
-    lengthscale: float = 0.5,
-    num_inducing: int = 20,
-    identity_mean: bool = False,
-    process_std: float = 0.1,
-    noise_std: float = 0.1,
-) -> Simulated:
-    """Simulate a transition drawn from a sparse Gaussian process.
-
-    T steps in one dimension of
-
-        f(x) = m(x) + k(x, Z) k(Z, Z)⁻¹ (U − m(Z)),    U ~ N(m(Z), k(Z, Z))
-
-    and y_t = x_{t+1} + N(0, noise_std²), with k squared-exponential, Z evenly spaced in [−2, 2] and
-    m zero or the identity. Far from Z the function returns to m, and |f(x) − m(x)| ≤ √variance ·
-    |v| with v the whitened U: with mean zero no path can diverge, and with the identity a path
-    diverges no faster than a random walk.
-    """
-    rng = np.random.default_rng(seed)
-    locations = np.linspace(-2.0, 2.0, num_inducing)
-
-    def covariance(x: np.ndarray) -> np.ndarray:
-        """Return k(x, Z), with a new last axis for Z."""
-        return variance * np.exp(-0.5 * np.square((x[..., None] - locations) / lengthscale))
-
-    factor = np.linalg.cholesky(covariance(locations) + 1e-8 * variance * np.eye(num_inducing))
-    # k(Z,Z)⁻¹(U − m(Z)) = L⁻ᵀ v with v ~ N(0, I)
-    coefficients = np.linalg.solve(factor.T, rng.normal(size=num_inducing))
-
-    def transition(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-        drawn = covariance(x) @ coefficients
-        return x + drawn if identity_mean else drawn
-
-    return simulate_model(
-        rng,
-        transition,
-        np.zeros((num_steps, 0)),
-        process_std=process_std,
-        noise_std=noise_std,
-        C=np.eye(1),
-        name="sparse_gp",
-    )
-
-
 def simulate_linear_gaussian(
     num_steps: int = 200,
     seed: int = 0,
@@ -568,7 +511,6 @@ def simulate_duffing(
 
 SIMULATORS: dict[str, Callable[..., Simulated]] = {
     "kink": simulate_kink,
-    "sparse_gp": simulate_sparse_gp,
     "linear_gaussian": simulate_linear_gaussian,
     "duffing": simulate_duffing,
 }
@@ -580,8 +522,7 @@ def simulate(name: str, **options: Any) -> Simulated:
     truth = simulate("kink", num_steps=100, seed=1, noise_std=0.1)
     truth.series, truth.states, truth.transition
     """
-    if not isinstance(name, str) or name not in SIMULATORS:
-        raise ValueError(f"there is no simulator {name!r}; available are {', '.join(SIMULATORS)}")
+    check_choice("a simulator", name, SIMULATORS)
     check_whole("num_steps", options.get("num_steps", 1), 1)
     check_whole("seed", options.get("seed", 0), 0)
     check_memory("the series", 64 * options.get("num_steps", 1))

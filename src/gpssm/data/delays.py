@@ -8,40 +8,23 @@ at the rows where it was set, and never have to shift anything.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.table import Table
 from gpssm.core.text import as_tuple, check_whole, count, is_real
 from gpssm.data.series import Series, as_list
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WINDOW = 2  # most values of each input in a regression
 
 Rows = Mapping[str, int] | Sequence[int] | int
 
 
-class Delays(NamedTuple):
-    """The delay of each input in rows, and the BIC of each candidate, with the best delays of the
-    other inputs.
-
-    An input with delay 0 acts on the output of the same row.
-    """
-
-    rows: dict[str, int]
-    bic: dict[str, Float[np.ndarray, " N"]]
-    dt: float | None
-
-    def __str__(self) -> str:
-        lines = []
-        for name, rows in self.rows.items():
-            time = None if self.dt is None else rows * self.dt
-            lines.append((name, str(rows), time, float(self.bic[name][0] - self.bic[name][rows])))
-        return str(Table(["input", "delay in rows", "in time", "gain in BIC over none"], lines))
-
-
-def delays(series: Any, longest: int = 30) -> Delays:
+def delays(series: Any, longest: int = 30) -> "pd.DataFrame":
     """Estimate the delay of each input from training rows.
 
         print(gpssm.delays(train))
@@ -59,7 +42,15 @@ def delays(series: Any, longest: int = 30) -> Delays:
         Data accepted by `Series.of`, or a list of these.
     longest
         The longest delay to try, in rows.
+
+    Returns
+    -------
+    pandas.DataFrame
+        For each input, `rows`, the delay (0 acts on the output of the same row); `time`, the delay
+        in the unit of the sampling time; and `gain`, by how much it improves BIC over no delay.
     """
+    import pandas
+
     experiments = as_list(series)
     check_whole("longest", longest, 0)
     names = experiments[0].inputs
@@ -68,8 +59,8 @@ def delays(series: Any, longest: int = 30) -> Delays:
     longest = min(longest, min(map(len, experiments)) // 4)
     regressions = _Regressions(experiments, longest)
     lags = [0] * len(names)
-    tried = {}
-    for j, name in (*enumerate(names), *enumerate(names)):
+    gains = [0.0] * len(names)
+    for j in (*range(len(names)), *range(len(names))):
         choices = ([*lags[:j], lag, *lags[j + 1 :]] for lag in range(longest + 1))
         bic = np.array([regressions.bic(choice) for choice in choices])
         best = int(np.argmin(bic))
@@ -77,21 +68,17 @@ def delays(series: Any, longest: int = 30) -> Delays:
         # 10 in BIC shows it beyond doubt.
         doubt = min(10.0, 0.8 * best * math.log(regressions.rows))
         lags[j] = best if bic[0] - bic[best] > doubt else 0
-        tried[name] = bic
-    return Delays(dict(zip(names, lags, strict=True)), tried, experiments[0].dt)
+        gains[j] = bic[0] - bic[lags[j]]
+    times = np.multiply(lags, experiments[0].dt or np.nan)
+    table = {"rows": lags, "time": times, "gain": gains}
+    return pandas.DataFrame(table, index=pandas.Index(names, name="input"))
 
 
-def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
+def find_lags(experiments: Sequence[Series], delay: Rows | Literal["auto"]) -> tuple[int, ...]:
     """Return the delay d_j of each input, given or estimated; empty if all are 0."""
-    experiments = as_list(series)
     names = experiments[0].inputs
-    if isinstance(delay, str):
-        if delay != "auto":
-            raise ValueError(
-                "delay must be 'auto', a number of rows, or a mapping from inputs to rows; "
-                f"got {delay!r}"
-            )
-        lags: list[Any] = list(delays(experiments).rows.values()) if names else []
+    if isinstance(delay, str) and delay == "auto":
+        lags: list[Any] = delays(experiments).rows.tolist() if names else []
     elif isinstance(delay, Mapping):
         if unknown := [name for name in delay if name not in names]:
             raise ValueError(
@@ -100,13 +87,14 @@ def find_lags(series: Any, delay: Rows | Literal["auto"]) -> tuple[int, ...]:
             )
         lags = [delay.get(name, 0) for name in names]
     else:
-        lags = list(as_tuple(delay))
-        if lags[0:1] and lags[0] is delay:
-            lags *= len(names)
+        lags = [delay] * len(names) if is_real(delay) else list(as_tuple(delay))
     whole = all(is_real(lag) and lag >= 0 and lag % 1 == 0 for lag in lags)
     if len(lags) != len(names) or not whole:
         owners = f"for each of {', '.join(names)}" if names else "but there are no inputs"
-        raise ValueError(f"a delay must be a number of rows, 0 or more, {owners}; got {delay!r}")
+        raise ValueError(
+            f"a delay must be 'auto', a number of rows, 0 or more, {owners}, or a mapping from "
+            f"inputs to rows; got {delay!r}"
+        )
     longest = max(lags, default=0)
     shortest = min(map(len, experiments))
     if longest >= shortest:
@@ -165,31 +153,28 @@ class _Regressions:
 
     def bic(self, lags: Sequence[int]) -> float:
         """Return the sum over outputs of the minimum of N log RSS / N + p log N."""
-        past = self.outputs + np.arange(self.order * self.outputs)
-        first = (self.order + 1) * self.outputs
-        total = 0.0
-        for output in range(self.outputs):
-            best = math.inf
-            for window in range(1, WINDOW + 1):
-                late = [
-                    first + (lag + k) * self.inputs + j
-                    for j, lag in enumerate(lags)
-                    for k in range(window)
-                ]
-                for order in range(1, self.order + 1):
-                    terms = [*past[: order * self.outputs], *late]
-                    error = max(self._residual(terms, output), 1e-12)
-                    penalty = len(terms) * math.log(self.rows)
-                    best = min(best, self.rows * math.log(error) + penalty)
-            total += best
-        return total
+        past = range(self.outputs, (self.order + 1) * self.outputs)
+        choices = []
+        for window in range(1, WINDOW + 1):
+            columns = [
+                (lag + k) * self.inputs + j for j, lag in enumerate(lags) for k in range(window)
+            ]
+            late = [past.stop + column for column in columns]
+            choices += [
+                [*past[: order * self.outputs], *late] for order in range(1, self.order + 1)
+            ]
+        return sum(
+            min(self._criterion(terms, output) for terms in choices)
+            for output in range(self.outputs)
+        )
 
-    def _residual(self, terms: list[int], output: int) -> float:
-        """Return the mean squared error of the regression of an output on these columns."""
+    def _criterion(self, terms: list[int], output: int) -> float:
+        """Return the BIC of the regression of an output on these columns."""
         gram = self.products[np.ix_(terms, terms)] + 1e-9 * self.rows * np.eye(len(terms))
         cross = self.products[terms, output]
         fitted = cross @ np.linalg.solve(gram, cross)
-        return (self.products[output, output] - fitted) / self.rows
+        error = max((self.products[output, output] - fitted) / self.rows, 1e-12)
+        return (self.rows * math.log(error)) + len(terms) * math.log(self.rows)
 
 
 def _columns(experiments: Sequence[Series], longest: int, order: int) -> Float[np.ndarray, "N P"]:

@@ -18,17 +18,26 @@ ADVICE = "In MATLAB: s = get(data); save('tank.mat', 's', '-v7')"
 MARKS = {"Ts", "SamplingInstants", "OutputName", "InputName"}
 
 
-def read_iddata(path: Path, **settings: Any) -> Series:
+def load_struct(path: Path) -> dict[str, Any]:
+    """Return the variables of a .mat file, with structs as dictionaries."""
+    from scipy.io import loadmat
+
+    return loadmat(path, simplify_cells=True)
+
+
+def read_iddata(path: Path, variables: Mapping[str, Any], **settings: Any) -> Series:
     """Return the series from the single iddata struct of a .mat file, or from its fields.
 
     Parameters
     ----------
     path
         The file.
+    variables
+        Its variables.
     **settings
         Parameters of `Series` that replace those of the file: name, dt, units.
     """
-    data = _find_struct(path)
+    data = _find_struct(path, variables)
     y = _field(data, "y", "OutputData")
     if str(_field(data, "Domain")).lower().startswith("freq"):
         raise ValueError(f"{path} contains frequency-domain data; a model needs time series")
@@ -53,20 +62,7 @@ def read_iddata(path: Path, **settings: Any) -> Series:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _find_struct(path: Path) -> Mapping[str, Any]:
-    from scipy.io import loadmat
-
-    try:
-        variables = loadmat(path, simplify_cells=True)
-    except NotImplementedError:  # what SciPy raises for version 7.3, which is HDF5
-        raise ValueError(f"{path} is of version 7.3, which only MATLAB writes. {ADVICE}") from None
-    except MemoryError as error:
-        raise MemoryError(f"{path} is too large, or damaged: {error}") from None
-    except Exception as error:  # the parser raises many types of errors for damaged files
-        raise ValueError(
-            f"{path} cannot be read as a .mat file: {str(error).strip()}. "
-            "It may be damaged, cut short, or of another format"
-        ) from error
+def _find_struct(path: Path, variables: Mapping[str, Any]) -> Mapping[str, Any]:
     candidates = [variables, *(value for value in variables.values() if isinstance(value, dict))]
     structs = [
         item for item in candidates if {"y", "OutputData"} & item.keys() and MARKS & item.keys()

@@ -1,4 +1,4 @@
-"""Prepare data for a fit: remove trends, resample, and merge experiments.
+"""Prepare data for a fit: remove trends and resample.
 
 Each function returns new series and uses only the rows passed to it.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from gpssm.core.runtime import check_memory
 from gpssm.core.text import check_whole, is_real
-from gpssm.data.series import Series, as_list
+from gpssm.data.series import as_list
 
 
 def detrend(series: Any, order: int = 1) -> Any:
@@ -91,7 +91,7 @@ def resample(series: Any, factor: float) -> Any:
                 f"rows follow the calendar ({clock.calendar}), which cannot be resampled"
             )
         step = clock.step * down / up
-        clock = replace(clock, step=round(step) if clock.dates and step == round(step) else step)
+        clock = replace(clock, step=round(step) if clock.dates else step)
 
     def filtered(values: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "N D"]:
         mean = values.mean(axis=0)
@@ -101,11 +101,3 @@ def resample(series: Any, factor: float) -> Any:
     u = filtered(rows.u) if rows.input_dim else np.zeros((len(y), 0))
     window = rows.window and max(int(rows.window * up / down), 1)
     return replace(rows, y=y, u=u, dt=None, clock=clock, window=window)
-
-
-def merge(*series: Any) -> list[Series]:
-    """Merge experiments into a list for `fit`, with the columns of the first, in its order.
-
-    Each argument is a series or a list of series. Units must agree.
-    """
-    return as_list([rows for item in series for rows in as_list(item)])

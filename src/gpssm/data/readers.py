@@ -5,12 +5,11 @@ suffixes to readers.
 """
 
 import csv
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +17,17 @@ import numpy as np
 
 from gpssm.core.files import read_npz
 from gpssm.core.messages import warn
-from gpssm.core.text import as_tuple, check_installed, check_path, check_whole, is_whole, read_csv
+from gpssm.core.text import (
+    as_tuple,
+    check_installed,
+    check_path,
+    check_whole,
+    is_whole,
+    nearest,
+    read_csv,
+)
 from gpssm.data.clock import FillRule
-from gpssm.data.iddata import read_iddata
+from gpssm.data.iddata import ADVICE, load_struct, read_iddata
 from gpssm.data.series import Series
 from gpssm.data.times import DATE, TIME_OF_DAY
 
@@ -119,18 +126,16 @@ def read(
             raise ValueError(
                 f"{path}: name the outputs by outputs=[...], as column names or numbers"
             )
-        _check_file(path)
-        return read_iddata(path, name=name, dt=dt, units=units)
+        return read_iddata(path, _parsed(load_struct, path), name=name, dt=dt, units=units)
     check_whole("skip", skip, 0)
     table, file_units = _load(path, Options(as_tuple(na), encoding, skip, thousands, sheet))
     y = _names(outputs, table, path)
     u = _names(inputs, table, path)
-    times: Any = time
-    if not (time is None or (isinstance(time, str) and time == "auto")):
-        times = _names(time, table, path)
-    file_units = {label: file_units[label] for label in (*y, *u) if file_units.get(label)}
-    if file_units and isinstance(units, Mapping | None):
-        units = file_units | dict(units or {})
+    auto = time is None or (isinstance(time, str) and time == "auto")
+    times: Any = time if auto else _names(time, table, path)
+    if isinstance(units, Mapping | None):
+        chosen = {label: file_units[label] for label in (*y, *u) if file_units.get(label)}
+        units = chosen | dict(units or {})
     try:
         return Series.from_dataframe(
             _frame(table, y, u),
@@ -150,8 +155,7 @@ def read(
 
 
 def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the columns of a file and their units by name; problems of its parser become clear
-    errors.
+    """Return the columns of a file and their units by name.
 
     Columns with the same name, or without one, are distinguished by their number.
     """
@@ -161,21 +165,7 @@ def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]
             f"{path}: the suffix must be one of {', '.join(READERS)}; got {path.suffix!r}. Save "
             "the table as .csv, or load it yourself and pass a DataFrame to Series.from_dataframe"
         )
-    _check_file(path)
-    try:
-        columns, units = reader(path, options)
-    except (ImportError, Warning):
-        raise
-    except MemoryError as error:
-        raise MemoryError(
-            f"{path} needs more memory than there is, or is damaged: {error}"
-        ) from None
-    except Exception as error:  # the parsers of damaged files raise whatever they stumble over
-        raise ValueError(
-            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. If there are "
-            "lines above the table, pass their number as skip; otherwise it may be damaged, cut "
-            "short, or of another format"
-        ) from error
+    columns, units = _parsed(reader, path, options)
     uses = Counter(label for label, _ in columns)
     names = [
         label if label and uses[label] == 1 else f"{label} column {number}".strip()
@@ -185,29 +175,44 @@ def _load(path: Path, options: Options) -> tuple[dict[str, Any], dict[str, str]]
     return dict(zip(names, values, strict=True)), dict(zip(names, units, strict=False))
 
 
-def _check_file(path: Path) -> None:
+def _parsed(parser: Callable[..., Any], path: Path, *options: Any) -> Any:
+    """Return what a parser reads from a file; its problems become clear errors."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; the current folder is {Path.cwd()}")
+    try:
+        return parser(path, *options)
+    except (ImportError, Warning):
+        raise
+    except MemoryError as error:
+        raise MemoryError(
+            f"{path} needs more memory than there is, or is damaged: {error}"
+        ) from None
+    except NotImplementedError:  # what SciPy raises for version 7.3, which is HDF5
+        raise ValueError(f"{path} is of version 7.3, which only MATLAB reads. {ADVICE}") from None
+    except Exception as error:  # the parsers of damaged files raise whatever they stumble over
+        raise ValueError(
+            f"{path} cannot be read as a {path.suffix} file: {str(error).strip()}. If there are "
+            "lines above the table, pass their number as skip; otherwise it may be damaged, cut "
+            "short, or of another format"
+        ) from error
 
 
 def _names(columns: Any, table: Mapping[str, Any], path: Path) -> list[str]:
     """Return the names of columns that are given by name or by number."""
-    columns = as_tuple(columns)
-    if wrong := [name for name in columns if not isinstance(name, str) and not is_whole(name)]:
-        raise TypeError(f"a column must be given by name or by number; got {wrong[0]!r}")
-    return [_name(column, list(table), path) for column in columns]
+    return [_name(column, list(table), path) for column in as_tuple(columns)]
 
 
 def _name(column: Column, names: list[str], path: Path) -> str:
     """Return the name of a column, or raise with all columns and the nearest name."""
+    if not isinstance(column, str) and not is_whole(column):
+        raise TypeError(f"a column must be given by name or by number; got {column!r}")
     if column in names:
         return str(column)
     if str(column).isdecimal() and len(str(column)) < 10 and int(column) < len(names):
         return names[int(column)]
     listed = ", ".join(f"{number}: {label!r}" for number, label in enumerate(names[:50]))
     message = f"{path} has no column {column!r}; it has {listed or 'no column of numbers'}."
-    if nearest := difflib.get_close_matches(str(column)[:100], names[:1000], n=1):
-        message += f" Did you mean {nearest[0]!r}?"
+    message += nearest(str(column)[:100], names[:1000])
     if len(names) == 1:
         message += " Only one column was found: is the delimiter a comma, a semicolon or a tab?"
     raise ValueError(message)
@@ -248,19 +253,19 @@ def _read_text(path: Path, options: Options, default_separator: str) -> RawTable
     """Return the table of a text file, after detecting its encoding."""
     with path.open("rb") as file:
         head = file.read(4096)
-    if options.encoding is not None:
-        return _parse(path, options, default_separator, options.encoding)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return _parse(path, options, default_separator, "utf-16")
-    if b"\0" in head:
+    marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    encoding = options.encoding or ("utf-16" if marked else "utf-8-sig")
+    if encoding == "utf-8-sig" and b"\0" in head:
         raise ValueError(
             "it contains zero bytes, like UTF-16 without a byte order mark: pass "
             "encoding='utf-16-le' if it is text"
         )
     try:
-        return _parse(path, options, default_separator, "utf-8-sig")
+        return _parse(path, options, default_separator, encoding)
     except UnicodeDecodeError:
-        table = _parse(path, options, default_separator, "latin-1")
+        if encoding != "utf-8-sig":
+            raise
+    table = _parse(path, options, default_separator, "latin-1")
     warn(
         f"{path} is not UTF-8 and was read as Latin-1. Pass encoding='latin-1', or another "
         "encoding, to avoid this warning"
@@ -364,9 +369,8 @@ def _layout(
 def _head(rows: list[list[str]], options: Options) -> tuple[int, list[str], list[str]]:
     """Return the number of rows above the table, the names of its columns, and their units."""
     rows = [_without_blank_end(cells) for cells in rows]
-    above = 0
-    while above < len(rows) - 2 and len(rows[above]) == 1 < len(rows[-1]):
-        above += 1
+    single = (len(cells) == 1 < len(rows[-1]) for cells in rows[:-2])
+    above = sum(takewhile(bool, single))
     names, *below = rows[above : above + 3]
     second = below[0] if below else names
     pairs = zip(names, second, strict=False)
@@ -496,8 +500,7 @@ def _read_parquet(path: Path, options: Options) -> RawTable:
     import pandas
 
     frame = pandas.read_parquet(path)
-    if not isinstance(frame.index, pandas.RangeIndex):
-        frame = frame.reset_index()
+    frame = frame if isinstance(frame.index, pandas.RangeIndex) else frame.reset_index()
     columns = [
         (str(label), _without_marks(frame.iloc[:, number], options))
         for number, label in enumerate(frame.columns)

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
+from gpssm.core.text import check_choice
 from gpssm.data.series import Series, as_list, varying
 
 Scaling = Literal["standard", "scale", "none"]
@@ -101,8 +102,7 @@ def _statistics(
     rows: Float[np.ndarray, "T D"], scaling: Scaling
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return means and standard deviations of columns over the entries that are not NaN."""
-    if not isinstance(scaling, str) or scaling not in get_args(Scaling):
-        raise ValueError(f"scaling must be one of {', '.join(get_args(Scaling))}; got {scaling!r}")
+    check_choice("scaling", scaling, get_args(Scaling))
     if scaling == "none":
         return (0.0,) * rows.shape[1], (1.0,) * rows.shape[1]
     observed = [column[~np.isnan(column)] for column in rows.T]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="Series")
 # A column with less variation, relative to its size, contains only rounding errors.
 RELATIVE_SPREAD = 1e-12
+FEWEST_ROWS = 10  # of each series to train on
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -95,22 +96,25 @@ class Series:
             raise ValueError(f"window must be a number of rows, 0 or more; got {window!r}")
         if not (name is None or isinstance(name, str)):
             raise TypeError(f"name must be text or None; got {name!r}")
-        if clock is None:
-            clock = _clock(y, u, time, len(y_values))
+        clock = _clock(y, u, time, len(y_values)) if clock is None else clock
         if clock is not None and dt is not None and not math.isclose(dt, clock.dt, rel_tol=1e-3):
             unit = " s" if clock.dates else ""
             raise ValueError(
                 f"the rows are {clock.dt:g}{unit} apart according to their times, but "
                 f"dt={float(dt):g}: leave out one of them"
             )
-        if clock is not None:
-            dt = clock.dt
-        elif dt is not None:
-            dt = float(dt)
-        units = _checked_units({} if units is None else units, (*outputs, *inputs))
-        window = None if window is None else int(window)
-        _set(self, y=y_values, u=u_values, name=name, dt=dt, outputs=outputs, inputs=inputs)
-        _set(self, window=window, clock=clock, units=units)
+        _set(
+            self,
+            y=y_values,
+            u=u_values,
+            name=name,
+            dt=clock.dt if clock is not None else dt if dt is None else float(dt),
+            outputs=outputs,
+            inputs=inputs,
+            window=None if window is None else int(window),
+            clock=clock,
+            units=_checked_units({} if units is None else units, (*outputs, *inputs)),
+        )
 
     @property
     def output_dim(self) -> int:
@@ -179,7 +183,8 @@ class Series:
                 "frame must be a DataFrame of pandas or polars, or a Dataset of xarray; "
                 f"got {type(frame).__module__}.{type(frame).__name__}"
             )
-        outputs, inputs = (_as_names(names) for names in (outputs, inputs))
+        outputs = as_tuple(outputs)
+        inputs = as_tuple(inputs)
         if not isinstance(regrid, bool | str) and not is_real(regrid):
             raise TypeError(
                 f"regrid must be True, False, a number, or text such as '10min'; got {regrid!r}"
@@ -194,12 +199,11 @@ class Series:
         if times is not None and (dayfirst is not None or zone is not None):
             times = localised(times, dayfirst, zone)
         table = table.reset_index(drop=True)
-        y = table[list(outputs)]
-        u = table[list(inputs)]
+        y, _ = to_columns(table[list(outputs)], outputs, "y")
+        u, _ = to_columns(table[list(inputs)], inputs, "u")
         if not regrid:
             return cls(y, u, time=times, outputs=outputs, inputs=inputs, **settings)
-        columns = to_columns(y, outputs, "y")[0], to_columns(u, inputs, "u")[0]
-        clock, y, u = on_grid(times, *columns, None if regrid is True else regrid, fill_inputs)
+        clock, y, u = on_grid(times, y, u, None if regrid is True else regrid, fill_inputs)
         return cls(y, u, clock=clock, outputs=outputs, inputs=inputs, **settings)
 
     def to_dataframe(self) -> "pd.DataFrame":
@@ -347,8 +351,8 @@ class Series:
         facts = [] if self.name is None else [repr(self.name)]
         rows = (getattr(self.y, "shape", None) or "?")[0]
         facts += [f"T={rows}", f"outputs={self.outputs}", f"inputs={self.inputs}"]
-        facts += [f"dt={self.dt}"] if self.dt is not None else []
-        facts += [f"window={self.window}"] if self.window is not None else []
+        settings = {"dt": self.dt, "window": self.window}
+        facts += [f"{name}={value}" for name, value in settings.items() if value is not None]
         clock = self.clock
         if clock is not None and clock.name is not None and isinstance(rows, int):
             facts.append(f"{clock.name} from {clock.show(0)} to {clock.show(rows - 1)}")
@@ -396,10 +400,8 @@ def align_rows(rows: Any, like: Series) -> Series:
     like
         The other experiment.
     """
-    table = as_frame(rows)
-    if table is not None:
-        rows = Series.of(table, outputs=like.outputs, inputs=like.inputs)
-    series = Series.of(rows)
+    is_table = as_frame(rows) is not None
+    series = Series.of(rows, None, *((like.outputs, like.inputs) if is_table else ()))
     if isinstance(series, list):
         raise TypeError(
             f"pass new data one series at a time; got a list of {len(series)}. Call the "
@@ -430,10 +432,11 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
     """
     auto = isinstance(time, str) and time == "auto"
     columns = () if time is None or auto else as_tuple(time)
-    texts = all(isinstance(name, str) for name in columns)
-    if not (time is None or auto) and not (texts and 1 <= len(columns) <= 2):
+    texts = all(isinstance(name, str) for name in (*chosen, *columns))
+    if not texts or len(columns) > 2 or not (time is None or auto or columns):
         raise TypeError(
-            f"time must be the name of a column, two names, 'auto', or None; got {time!r}"
+            "columns are given by their names, and time by one name, two names, 'auto', or None; "
+            f"got {[*chosen]} and time={time!r}"
         )
     present = {*table.columns, table.index.name}
     if missing := [name for name in (*chosen, *columns) if name not in present]:
@@ -441,33 +444,28 @@ def _times_of(table: "pd.DataFrame", chosen: Sequence[str], time: Any) -> Any:
             f"the frame has no column {', '.join(map(repr, missing))}; it has "
             f"{', '.join(map(str, table.columns))}"
         )
+    parts: list[Any] = [table[n] if n in table.columns else table.index for n in columns]
+    if auto and table.index.nlevels == 1 and is_time(table.index):
+        return table.index
     if auto:
-        if table.index.nlevels == 1 and is_time(table.index):
-            return table.index
         others: list[Any] = [table[name] for name in table.columns if name not in chosen]
-        first: Any = next(filter(is_time, others), None)
-        hours: Any = None
-        if first is not None and first.dtype.kind not in "fiu":
-            hours = next(filter(is_time_of_day, others), None)
-        if first is None or hours is None:
-            return first
-        return join_date_and_time(first, hours)
-    parts: Any = [table[n] if n in table.columns else table.index for n in columns]
+        parts = list(filter(is_time, others))[:1]
+        if parts and parts[0].dtype.kind not in "fiu":
+            parts += list(filter(is_time_of_day, others))[:1]
     return join_date_and_time(*parts) if len(parts) == 2 else next(iter(parts), None)
 
 
-def check_trainable(series: Any, min_length: int = 10) -> None:
+def check_trainable(experiments: Sequence[Series]) -> None:
     """Raise if series are too short to train on, or if an output never varies.
 
     With several series, an output may be constant or missing in some of them, but not in all.
     Forecasting does not need this, so the constructor of Series does not check it.
     """
-    experiments = as_list(series)
     for index, rows in enumerate(experiments):
-        if len(rows) < min_length:
+        if len(rows) < FEWEST_ROWS:
             label = repr(rows.name) if rows.name else f"number {index}"
             raise ValueError(
-                f"training needs at least {min_length} rows; series {label} has {len(rows)}"
+                f"training needs at least {FEWEST_ROWS} rows; series {label} has {len(rows)}"
             )
     y = np.concatenate([rows.y for rows in experiments])
     for name, column, varies in zip(experiments[0].outputs, y.T, varying(y), strict=True):
@@ -533,18 +531,18 @@ def _holds_series(thing: Any) -> bool:
 def _single(data: Any, u: Any, outputs: Any, inputs: Any) -> Series:
     """Return the single series for data that are not a list."""
     table = as_frame(data)
+    if table is not None and outputs is None:
+        raise ValueError(
+            "name the outputs of the frame: gpssm.Series.from_dataframe(frame, outputs=[...], "
+            f"inputs=[...]); it has {', '.join(map(str, table.columns))}"
+        )
+    if table is not None and u is not None:
+        raise ValueError("the inputs of a frame are named by inputs=[...]; u is for arrays")
     if table is not None:
-        if outputs is None:
-            raise ValueError(
-                "name the outputs of the frame: gpssm.Series.from_dataframe(frame, outputs=[...], "
-                f"inputs=[...]); it has {', '.join(map(str, table.columns))}"
-            )
-        if u is not None:
-            raise ValueError("the inputs of a frame are named by inputs=[...]; u is for arrays")
         return Series.from_dataframe(table, outputs, () if inputs is None else inputs)
+    if data is None or isinstance(data, str):
+        raise TypeError(f"expected a Series, an array or a DataFrame; got {data!r}")
     if not _holds_series(data):
-        if data is None or isinstance(data, str):
-            raise TypeError(f"expected a Series, an array or a DataFrame; got {data!r}")
         return Series(data, u, outputs=outputs, inputs=inputs)
     if not (u is None and outputs is None and inputs is None):
         raise ValueError(
@@ -591,10 +589,7 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
                 f"time must have an entry for each of the {rows} rows; got {len(time)}"
             )
         return Clock.of(time)
-    if rows < 2:
-        return None
-    clock = clock_of(y)
-    other = clock_of(u)
+    clock, other = (clock_of(values) if rows > 1 else None for values in (y, u))
     if clock and other and replace(clock, name=None, zone=other.zone) != replace(other, name=None):
         raise ValueError(
             f"y begins at {clock.show(0)} with a step of {clock.step_text()}, u at "
@@ -602,14 +597,6 @@ def _clock(y: Any, u: Any, time: Any, rows: int) -> Clock | None:
             "or as arrays"
         )
     return clock or other
-
-
-def _as_names(names: Any) -> tuple[str, ...]:
-    """Return column names as a tuple; a single name is allowed."""
-    listed = as_tuple(names)
-    if not all(isinstance(name, str) for name in listed):
-        raise TypeError(f"columns must be a name or a list of names; got {names!r}")
-    return listed
 
 
 def _checked_units(units: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -57,23 +57,17 @@ class Times:
             raise ValueError(
                 f"times must be a column of numbers or dates; got {type(values).__name__} ({error})"
             ) from None
-        if index.ndim != 1 or index.nlevels > 1 or pandas.api.types.is_complex_dtype(index):
-            raise ValueError(
-                f"times must be a column of numbers or dates; got an index of {index.dtype}"
-            )
-        if isinstance(index, pandas.PeriodIndex):
-            index = index.to_timestamp()
-        elif isinstance(index, pandas.TimedeltaIndex):
-            index = index / pandas.Timedelta(seconds=1)
-        elif not (
-            isinstance(index, pandas.DatetimeIndex) or pandas.api.types.is_numeric_dtype(index)
-        ):
-            index = read_dates(index, label)
         if index.isna().any():
             row = int(np.argmax(index.isna()))
             raise ValueError(
                 f"the time in column {label!r}, row {row} (counted from 0), is missing. {REMEDY}"
             )
+        if isinstance(index, pandas.PeriodIndex):
+            index = index.to_timestamp()
+        elif isinstance(index, pandas.TimedeltaIndex):
+            index = index / pandas.Timedelta(seconds=1)
+        elif index.dtype.kind not in "Mbiuf":
+            index = read_dates(index, label)
         if not isinstance(index, pandas.DatetimeIndex):
             return cls(pandas.Index(index.to_numpy(dtype=np.float64), name=label))
         try:
@@ -110,27 +104,33 @@ class Times:
         import pandas
 
         wall = self.index.tz_localize(None)
-        names = []
+        names: list[Any] = []
         if len(wall) > 2:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about a change in a later version
-                frequency = pandas.infer_freq(wall)
-            names = [] if frequency is None else [getattr(frequency, "freqstr", frequency)]
+                names.append(pandas.infer_freq(wall))
         first, second = wall[:2].to_numpy().astype("datetime64[D]")
         if len(wall) > 2 and (wall.day_of_week < 5).all():
             names.append(f"{max(np.busday_count(first, second), 1)}B")
         step = int(np.median(np.diff(wall.asi8)))
-        unit, letter = (DAY, "D") if step % DAY == 0 else (HOUR, "h")
-        names += [f"{step // unit}{letter}"] if self.zone and step and step % unit == 0 else []
-        return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names]
+        if self.zone and step:
+            units = (DAY, "D"), (HOUR, "h")
+            names += [f"{step // unit}{letter}" for unit, letter in units if step % unit == 0]
+        return [pandas.tseries.frequencies.to_offset(name).freqstr for name in names if name]
 
     def complaint(self) -> str:
-        """Return an error message for the first row that is not one step after the previous row."""
+        """Return an error message for the first row that is not one step after the previous row, or
+        "" if all rows are.
+        """
         gaps = np.diff(self.ticks)
         step = float(np.median(gaps))
         # Rows out of order also leave a gap where they are missing.
-        wrong = np.flatnonzero(gaps < 0 if (gaps < 0).any() else (gaps == 0) | off_step(gaps))
-        deviation = off_grid(self.ticks)
+        irregular = (gaps == 0) | (np.abs(gaps - step) > 2 * JITTER * step)
+        wrong = np.flatnonzero(gaps < 0 if (gaps < 0).any() else irregular)
+        length = self.ticks[-1] - self.ticks[0]
+        deviation = np.abs(self.ticks - self.ticks[0] - np.linspace(0, length, len(self.ticks)))
+        if not wrong.size and deviation.max() <= JITTER * step:
+            return ""
         row = int(wrong[0]) + 1 if wrong.size else int(np.argmax(deviation))
         gap = gaps[row - 1]
         place = f"the time in column {self.name!r}, row {row} (counted from 0), is {self.show(row)}"
@@ -164,25 +164,21 @@ class Times:
 JITTER = 0.1  # tolerated deviation of times from the grid, in steps
 
 
-def off_step(gaps: np.ndarray) -> np.ndarray:
-    """Return which distances between rows differ from their median by more than twice the
-    jitter.
-    """
-    step = np.median(gaps)
-    return np.abs(gaps - step) > 2 * JITTER * step
-
-
-def off_grid(ticks: np.ndarray) -> np.ndarray:
-    """Return the deviations of times from equal spacing between the first and the last."""
-    return np.abs(ticks - ticks[0] - np.linspace(0, ticks[-1] - ticks[0], len(ticks)))
-
-
 def number_text(value: float, step: float) -> str:
     """Return a number with enough digits to distinguish it from the next one a step away."""
     digits = 6
     if value and step:
         digits = max(6, int(np.ceil(np.log10(abs(value) / step))) + 2)
     return f"{value:.{min(digits, 15)}g}"
+
+
+def short_texts(times: Any) -> list[str]:
+    """Return steps or times as text, without hours or seconds if all are zero."""
+    texts = [str(time) for time in times]
+    for end in (":00", " 00:00"):
+        if all(len(text) > 10 and text.endswith(end) for text in texts):
+            texts = [text.removesuffix(end) for text in texts]
+    return texts
 
 
 def is_time(column: "pd.Index | pd.Series") -> bool:
@@ -234,23 +230,21 @@ def localised(times: Any, dayfirst: bool | None = None, zone: str | None = None)
 
     if dayfirst is not None:
         check_flag("dayfirst", dayfirst)
-    if not (zone is None or isinstance(zone, str)):
-        raise TypeError(f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r}")
     index: Any = pandas.Index(times)
     if pandas.api.types.is_numeric_dtype(index):
         raise ValueError(
             "dayfirst and zone apply to dates, but the times are numbers: leave them out"
         )
-    if not isinstance(index, pandas.DatetimeIndex):
-        index = read_dates(index, str(index.name or "time"), dayfirst)
-    if zone is None or index.tz is not None:
-        return index
     try:
         pandas.Timestamp("2024-01-01", tz=zone)
     except Exception as error:  # of many types
         raise ValueError(
             f"zone is the name of a time zone, like 'Europe/Berlin'; got {zone!r} ({error})"
         ) from None
+    if not isinstance(index, pandas.DatetimeIndex):
+        index = read_dates(index, str(index.name or "time"), dayfirst)
+    if zone is None or index.tz is not None:
+        return index
     settings: Any = {"nonexistent": "shift_forward"}
     try:
         return index.tz_localize(zone, ambiguous="infer", **settings)
@@ -280,22 +274,25 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     # With summer and winter time in one column, offsets from UTC at the end of dates differ.
     offset = r":\d{2}(?:\.\d+)?\s*([+-]\d{2}:?\d{2})$"
     in_utc = texts.str.extract(offset, expand=False).nunique() > 1
+    unclear = dayfirst is None and texts.str.match(r"\d{1,2}([./-]\d{1,2}){2}").all()
     readings = {}
-    for first in _possible_orders(texts, name, dayfirst):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the day comes first in no date of the column
-                dates = pandas.to_datetime(texts, dayfirst=first, utc=in_utc)
-            readings[first] = pandas.DatetimeIndex(dates, name=name)
-        except (ValueError, TypeError):
-            continue
-    if not readings:
-        unread = pandas.to_datetime(texts, errors="coerce", format="mixed", utc=True).isna()
-        row = int(np.argmax(unread))
+    by_year = texts.str.match(r"\d{4}").any()
+    for first in (False, True) if unclear else (bool(dayfirst) and not by_year,):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the day comes first in no date of the column
+            dates: Any = pandas.to_datetime(texts, dayfirst=first, utc=in_utc, errors="coerce")
+        readings[first] = pandas.DatetimeIndex(dates, name=name)
+    unread = {
+        first: int(dates.isna().argmax()) for first, dates in readings.items() if dates.hasnans
+    }
+    if len(unread) == len(readings):
+        row = max(unread.values())
         raise ValueError(
             f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is neither a "
-            "number nor a date. Write all dates in one format, such as 2024-03-31 12:00"
+            f"number nor a date like that of row 0, {texts[0]!r}. Write all dates in one format, "
+            "such as 2024-03-31 12:00"
         )
+    readings = {first: dates for first, dates in readings.items() if first not in unread}
     if len(readings) == 1 or readings[False].equals(readings[True]):
         return next(iter(readings.values()))
     regular = [dates for dates in readings.values() if _is_regular(dates)]
@@ -312,32 +309,12 @@ def read_dates(values: Any, name: str = "time", dayfirst: bool | None = None) ->
     return readings[False]
 
 
-def _possible_orders(texts: "pd.Index", name: str, dayfirst: bool | None) -> list[bool]:
-    """Whether the day can come first in all dates, and whether the month can."""
-    beginning = r"^(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}\b"
-    numbers = texts.str.extract(beginning).to_numpy(float)
-    orders = [False, True] if dayfirst is None else [bool(dayfirst)]
-    if not np.isfinite(numbers).all():
-        return orders[:1]
-    is_month = numbers.max(axis=0, initial=0) <= 12  # all of the first, and of the second numbers
-    possible = [first for first in orders if is_month[int(first)]]
-    if not possible:
-        row = int(np.argmax(numbers[:, int(orders[0])] > 12))
-        raise ValueError(
-            f"column {name!r}, row {row} (counted from 0), is {texts[row]!r}, which is not a date "
-            f"with the {'day' if dayfirst else 'month'} first, unlike other rows: write all dates "
-            "in one format"
-        )
-    return possible
-
-
 def _is_regular(dates: "pd.DatetimeIndex") -> bool:
     """Whether distances are alike, as those of months are, or follow a calendar."""
     import pandas
 
     gaps = np.diff(dates.asi8)
-    if len(gaps) < 2 or (gaps <= 0).any():
-        return len(gaps) == 1 and gaps[0] > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return gaps.max() < 1.5 * gaps.min() or pandas.infer_freq(dates) is not None
+        alike = len(gaps) > 0 and 0 < gaps.max() < 1.5 * gaps.min()
+        return alike or (len(gaps) > 1 and pandas.infer_freq(dates) is not None)

@@ -91,8 +91,8 @@ class Checkpoint:
         carry
             The state of the algorithm after it.
         """
-        _write_arrays(self.folder / f"chunk-{start:08d}.npz", jax.tree.leaves(chunk), done)
-        _write_arrays(self.folder / CARRY, jax.tree.leaves(carry), done)
+        write_arrays(self.folder / f"chunk-{start:08d}.npz", jax.tree.leaves(chunk), done)
+        write_arrays(self.folder / CARRY, jax.tree.leaves(carry), done)
 
     def load(self, carry: Any, chunk: Callable[[int], Any]) -> tuple[int, list[Any], Any] | None:
         """Read the run in the folder.
@@ -129,7 +129,7 @@ class Checkpoint:
         return done, chunks, carry
 
 
-def _write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
+def write_arrays(path: Path, leaves: Iterable[Any], done: int) -> None:
     """Write the leaves of a tree and the number of blocks done."""
     arrays: dict[str, Any] = {
         f"leaf_{index}": np.asarray(leaf) for index, leaf in enumerate(leaves)

@@ -217,7 +217,7 @@ def train(
     adam: Any = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
 
     def loss(network: LSTM) -> tuple[Float[Array, ""], Float[Array, " Dy"]]:
-        trained, held_out = _errors(network, series)
+        trained, held_out = prediction_errors(network, series)
         return jnp.mean(trained), held_out
 
     def epoch(before: Training) -> Training:
@@ -237,7 +237,9 @@ def train(
     )
 
 
-def _errors(network: LSTM, series: list[Series]) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
+def prediction_errors(
+    network: LSTM, series: list[Series]
+) -> tuple[Float[Array, " Dy"], Float[Array, " Dy"]]:
     """Return the mean squared error of each output over training rows and over held-out rows."""
     sums = jnp.zeros((4, network.offset.shape[0]))
     for experiment in series:

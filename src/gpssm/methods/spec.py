@@ -7,7 +7,6 @@ posterior. Settings of the run rather than the model (seed, chains, progress) be
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -17,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from gpssm.core.text import check_flag, check_whole, count, is_real
+from gpssm.core.text import check_flag, check_whole, count, is_real, nearest
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
@@ -316,17 +315,6 @@ def check_names(names: Iterable[str], choices: Sequence[str], where: str = "fit"
         if name not in choices:
             hint = nearest(name, choices)
             raise TypeError(f"{where} has no setting {name!r}.{hint} Known: {', '.join(choices)}")
-
-
-ALIASES = {"n_states": "state_dim", "order": "state_dim", "chains": "num_chains"}
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return a hint at the most similar choice, or an empty string."""
-    choices = list(choices)
-    matches = difflib.get_close_matches(str(name), choices, n=1)
-    suggestion = ALIASES.get(name) if ALIASES.get(name) in choices else next(iter(matches), None)
-    return f" Did you mean {suggestion!r}?" if suggestion else ""
 
 
 def _method(method: Any) -> MethodSettings | Mapping[str, Any]:

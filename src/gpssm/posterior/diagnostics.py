@@ -187,7 +187,7 @@ def diagnose(posterior: "Posterior") -> Diagnostics:
 def output_draws(posterior: "Posterior") -> dict[str, Float[np.ndarray, "chain draw n"]]:
     """The outputs by which runs are judged, which do not depend on the states' coordinates."""
     u = jnp.asarray(posterior.dataset.scaled[0].u)
-    one_step = map_draws(_one_step, posterior.model, posterior.draws, u)
+    one_step = map_draws(one_step_dynamics, posterior.model, posterior.draws, u)
     numbers = range(len(posterior.dataset.experiments))
     smoothed = [_thinned(outputs_of(posterior, index)) for index in numbers]
     return {
@@ -291,7 +291,7 @@ def _function(
     return model.function(draw.weights)(*inputs)
 
 
-def _one_step(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
+def one_step_dynamics(model: GPSSM, draw: Draw, u: Float[Array, "T Du"]) -> Float[Array, "T+1 Dy"]:
     """Return the one-step dynamics in terms of outputs, along the path of a draw for one series.
 
     The rows are E[y_t | E[x_{t+1} | x_t, v]]; the last row is the one-step noise in the outputs,

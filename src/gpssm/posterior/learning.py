@@ -284,7 +284,7 @@ def _weight_moments(
 
 
 @jit
-def _draw(
+def draw_weights(
     state: FilterState,
     rates: Float[Array, " S"],
     keys: PRNGKeyArray,
@@ -329,7 +329,7 @@ def _with_learned(
     number = None if isinstance(posterior.model.likelihood, Gaussian) else NUM_PARTICLES
     rates = np.full(len(current.state.mean), rates)
     keys = filter_keys(seed, np.arange(len(rates)))
-    drawn = _draw(current.state, jnp.asarray(rates), keys, posterior.model.state_dim, number)
+    drawn = draw_weights(current.state, jnp.asarray(rates), keys, posterior.model.state_dim, number)
     joint, rates, weights, state = split_chains((current.state, rates, *drawn), posterior.draws)
     return dataclasses.replace(
         posterior,

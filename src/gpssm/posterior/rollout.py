@@ -424,7 +424,7 @@ class Emission(NamedTuple):
         """Return the outputs, `moments` and `moments_ahead` in the user's units."""
 
         def pair(mean: Array, variance: Array) -> Pair:
-            return dataset.decode(mean), dataset.decode_variance(variance)
+            return dataset.decode(mean), dataset.scaler.unscale_variance(variance)
 
         return dataset.decode(self.y), pair(*self.moments), pair(*self.moments_ahead)
 

@@ -180,7 +180,7 @@ def read_open(file: BinaryIO, path: Path, parts: Mapping[str, Any] | None = None
         raise ValueError(
             f"{path} is not a netCDF-4 file. Pass the path of a file written by posterior.save."
         )
-    tree = _read_tree(file, path)
+    tree = read_tree(file, path)
     if tree.attrs.get("checksum") != checksum(tree):
         raise _damaged(
             path, "its checksum does not match: arrays, names or attributes were changed"
@@ -366,7 +366,7 @@ def to_bytes(tree: "xr.DataTree") -> bytes:
     return buffer.getvalue()
 
 
-def _read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
+def read_tree(source: BinaryIO, path: Path) -> "xr.DataTree":
     """Return the tree in an open file, or raise if the format is not supported."""
     import h5netcdf
     import h5py

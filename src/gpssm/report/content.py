@@ -14,6 +14,7 @@ from gpssm.core.metrics import coverage
 from gpssm.core.table import Table
 from gpssm.core.text import count, join_names, percent, to_csv, to_json
 from gpssm.data.series import Series
+from gpssm.data.times import short_texts
 from gpssm.evaluation.assessment import OutputSummary
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary
@@ -148,7 +149,7 @@ def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]
         shape = f".{max(2 - place, 0)}f" if -5 <= place <= 6 else ".3e"
         rows = [
             (time, *(f"{value:{shape}}".replace("nan", "–") for value in values))
-            for time, *values in zip(short_times(times), *columns.values(), strict=True)
+            for time, *values in zip(short_texts(times), *columns.values(), strict=True)
         ]
         head = [str(times.name or "step"), *columns]
         if doubtful:
@@ -159,15 +160,6 @@ def forecast_tables(frame: "pd.DataFrame", actual: Series | None) -> list[Table]
             ]
         tables.append(Table(head, rows, output, words=0))
     return tables
-
-
-def short_times(times: Any) -> list[str]:
-    """Return steps or times as text, without hours or seconds if all are zero."""
-    texts = [str(time) for time in times]
-    for end in (":00", " 00:00"):
-        if all(len(text) > 10 and text.endswith(end) for text in texts):
-            texts = [text.removesuffix(end) for text in texts]
-    return texts
 
 
 def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:

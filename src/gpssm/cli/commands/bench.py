@@ -57,26 +57,23 @@ def sweep(
 
     check_paths(out)
     with usage():
-        chosen = [*METHODS] if methods == ALL else _names(methods, "method", [*METHODS])
-        judged = _names(protocols, "protocol", [ALL, *PROTOCOLS])
+        chosen = [*METHODS] if methods == ALL else _names(methods)
         part, _, parts = shard.partition("/")
         if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
             raise ValueError(f"--shard must be I/N with I from 1 to N, such as 2/4; got {shard!r}")
-        settings = _settings_by_method(changes or [], chosen)
-        names = _names(datasets, "series")
-    results = run_sweep(
-        names,
-        chosen,
-        seeds,
-        list(PROTOCOLS) if ALL in judged else judged,
-        out,
-        jobs=jobs,
-        cluster=cluster,
-        shard=(int(part), int(parts)),
-        settings=settings,
-        progress=screen.progress,
-        retry=retry,
-    )
+        results = run_sweep(
+            _names(datasets),
+            chosen,
+            seeds,
+            [*PROTOCOLS] if protocols == ALL else _names(protocols),
+            out,
+            jobs=jobs,
+            cluster=cluster,
+            shard=(int(part), int(parts)),
+            settings=_settings_by_method(changes or [], chosen),
+            progress=screen.progress,
+            retry=retry,
+        )
     return Answer(results, [*_pages(results), f"Report: gpssm bench report {in_line(out)}"])
 
 
@@ -106,25 +103,15 @@ def _pages(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _settings_by_method(texts: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the settings of each method from texts [METHOD.]NAME=VALUE, after checking them."""
-    from gpssm.bench.sweep import parse_method
-
+    """Return the settings of each method from texts [METHOD.]NAME=VALUE."""
     settings: dict[str, dict[str, Any]] = {}
     for name, value in parse_pairs(texts).items():
         method, _, key = name.rpartition(".")
-        for target in _names(method, "method", methods) if method else methods:
+        for target in [method] if method else methods:
             settings.setdefault(target, {})[key] = value
-    for method, changed in settings.items():
-        parse_method(method, changed)
     return settings
 
 
-def _names(text: str, what: str, choices: Sequence[str] = ()) -> list[str]:
-    """Return the names in a comma-separated list, checked against the choices."""
-    from gpssm.cli.settings import check_names
-
-    names = [name for part in text.split(",") if (name := part.strip())]
-    if not names:
-        raise ValueError(f"pass at least one {what}; got {text!r}")
-    check_names("gpssm", what, names, choices or names)
-    return names
+def _names(text: str) -> list[str]:
+    """Return the names in a comma-separated list."""
+    return [name for part in text.split(",") if (name := part.strip())]

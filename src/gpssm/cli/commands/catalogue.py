@@ -1,6 +1,7 @@
 """`gpssm methods`, `kernels` and `likelihoods`, and `gpssm data`: lists of available choices."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +16,14 @@ def methods(screen: Screen) -> Answer:
     """List the methods."""
     from gpssm.methods import METHODS
 
-    homes = {name: inspect.getmodule(type(config)) for name, config in METHODS.items()}
-    # Methods that share a file are described by their classes.
-    shared = {name for name, home in homes.items() if list(homes.values()).count(home) > 1}
+    kinds = {name: type(config) for name, config in METHODS.items()}
+    # Methods with a file of their own are described at its top.
+    shared = (inspect.getdoc(kind) or "" for kind in kinds.values())
     described = {
-        name: type(METHODS[name]) if name in shared else home for name, home in homes.items()
+        name: inspect.getmodule(kind) if text.startswith("Settings of") else kind
+        for (name, kind), text in zip(kinds.items(), shared, strict=True)
     }
-    return _listed("Methods", described)
+    return _listed("Methods", {name: _words(name, thing) for name, thing in described.items()})
 
 
 def kernels(screen: Screen) -> Answer:
@@ -29,38 +31,32 @@ def kernels(screen: Screen) -> Answer:
     from gpssm.model.kernels import KERNELS
 
     title = "Kernels: combine them with + and *, as in se+linear"
-    return _listed(title, {name: _class(kernel) for name, kernel in KERNELS.items()})
+    return _listed(title, {name: _words(name, build) for name, build in KERNELS.items()})
 
 
 def likelihoods(screen: Screen) -> Answer:
     """List the likelihoods."""
     from gpssm.model.likelihoods import LIKELIHOODS
 
-    return _listed("Likelihoods", {name: _class(build) for name, build in LIKELIHOODS.items()})
+    words = {name: _words(name, build) for name, build in LIKELIHOODS.items()}
+    return _listed("Likelihoods", words)
 
 
-def _listed(title: str, things: Mapping[str, Any]) -> Answer:
-    """Return a table of names and the first paragraphs of their documentation."""
-    words = {name: _first_paragraph(name, thing) for name, thing in things.items()}
-    return _described(title, words)
-
-
-def _described(title: str, words: Mapping[str, str]) -> Answer:
+def _listed(title: str, words: Mapping[str, str]) -> Answer:
     return Answer(words, [Table(["name", "description"], list(words.items()), title, words=2)])
 
 
-def _class(build: Any) -> Any:
-    """Return the class of a method `build` or of a partial application of it."""
-    return getattr(build, "func", build).__self__
+def _words(name: str, thing: Any) -> str:
+    """Return the first paragraph of the documentation of a class or module.
 
-
-def _first_paragraph(name: str, thing: Any) -> str:
+    In place of a class, its method `build` may be given, or a partial application of it.
+    """
+    thing = getattr(getattr(thing, "func", thing), "__self__", thing)
     words = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-    for head in (f"`{name}`: ", f"`{name}`, ", f"{name.upper()}: ", f"{name.upper()}, "):
-        words = words.removeprefix(head)
-    words = words.replace("g from `LINKS` or the user's own `Link`", f"g = {name}")
+    words = re.sub(rf"^`?{re.escape(name)}`?[:,] ", "", words, flags=re.I)
+    words = words.replace("g from `LINKS` or a custom `Link`", f"g = {name}")
     # Formulas are not changed.
-    return words if words[1:2] in "( " else words[:1].upper() + words[1:]
+    return words if re.match("[ky][( ]", words) else words[:1].upper() + words[1:]
 
 
 def list_data(screen: Screen) -> Answer:
@@ -72,7 +68,7 @@ def list_data(screen: Screen) -> Answer:
         f"sim:{name}": (inspect.getdoc(simulator) or "").split("\n")[0]
         for name, simulator in SIMULATORS.items()
     }
-    return _described("Series", entries)
+    return _listed("Series", entries)
 
 
 def fetch(

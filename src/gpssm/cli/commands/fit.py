@@ -121,27 +121,29 @@ def fit(
         "inputs": u and tuple(u),
         "train": train and parse_value(train),
     }
-    model: dict[str, Any] = {
-        "num_chains": chains,
-        "num_warmup": warmup,
-        "num_draws": draws,
-        "seed": seed,
-    }
     with usage():
-        reader = {"dt": dt, "time": time, "na": na and tuple(map(parse_value, na))}
-        reader["regrid"] = True if regrid == "auto" else regrid and parse_value(regrid)
-        model["state_dim"] = state_dim and parse_value(state_dim)
-        model["horizon"] = horizon and parse_value(horizon)
-        model |= parse_pairs(settings or [])
+        options = {
+            "num_chains": chains,
+            "num_warmup": warmup,
+            "num_draws": draws,
+            "seed": seed,
+            "state_dim": state_dim and parse_value(state_dim),
+            "horizon": horizon and parse_value(horizon),
+            "dt": dt,
+            "time": time,
+            "regrid": True if regrid == "auto" else regrid and parse_value(regrid),
+            "na": na and tuple(map(parse_value, na)),
+            **parse_pairs(settings or []),
+        }
         saved = out / "config.toml" if resume and out else None
         if config is None and saved is not None and saved.is_file():
             config = saved
-        request = _settings(config, columns, reader, method, model)
+        request = _settings(config, columns, method, options)
     if config is not None and config != saved and (changes := request.changes()):
         screen.say(f"Changed since {config} was written: {'; '.join(changes)}")
     from gpssm.cli.pipeline import execute
 
-    out = out or Path("runs") / f"{Path(request.files[0]).stem}-{request.method}"
+    out = out or Path("runs") / f"{Path(request.files[0]).stem}-{request.spec.method_name}"
     run = execute(
         request, out, screen, resume=resume, overwrite=overwrite, with_report=not no_report
     )
@@ -151,23 +153,21 @@ def fit(
 def _settings(
     config: Path | None,
     columns: Mapping[str, Any],
-    reader: Mapping[str, Any],
     method: str | None,
-    model: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> "Settings":
     """Return the settings of a file, updated by the options."""
     from gpssm.cli.settings import READER, Settings, from_toml
 
-    reader = {**reader, **{name: model[name] for name in READER if name in model}}
-    model = {name: value for name, value in model.items() if name not in READER}
     fields: dict[str, Any] = {"reader": {}, "fit": {}} | (from_toml(config) if config else {})
-    fields |= _present(columns)
-    fields["reader"] = fields["reader"] | _present(reader)
+    fields |= {name: value for name, value in columns.items() if value is not None}
     saved = fields["fit"].get("method")
     name = saved["name"] if isinstance(saved, dict) else saved
     if method is not None and method != name:
-        fields["fit"] = fields["fit"] | {"method": method}
-    fields["fit"] = fields["fit"] | _present(model)
+        fields["fit"]["method"] = method
+    for name, value in options.items():
+        if value is not None:
+            fields["reader" if name in READER else "fit"][name] = value
     if not fields.get("files"):
         raise Misuse(
             "pass a data file (gpssm fit DATA -y COLUMN), or the folder of a run to resume "
@@ -176,10 +176,6 @@ def _settings(
     if not fields.get("outputs"):
         raise Misuse(f"pass at least one output column with -y. {_columns(fields['files'][0])}")
     return Settings(**fields)
-
-
-def _present(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _columns(path: str) -> str:
