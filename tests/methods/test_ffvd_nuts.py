@@ -58,16 +58,6 @@ def test_agrees_with_nuts(kind, collapsed):
 
 
 @pytest.mark.slow
-def test_window_agrees_with_nuts(collapsed):
-    config = FFVDM(num_warmup=10_000, step_size=0.02, window=4)
-    draws, info, _ = sampling.run(
-        config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1
-    )
-    assert sampling.largest_z(draws, collapsed[0], bias=0.03) < 4.5
-    np.testing.assert_array_equal(info.gradients, 0.5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
 def test_sampled_leaves_agree_with_nuts(kind):
     """Noises and a lengthscale inside the sampler have the law that exact draws and HMC with an accept step give."""

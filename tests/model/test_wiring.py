@@ -55,7 +55,7 @@ def slopes(model, x, u):
 CASES = [
     ("se+linear*matern32", "inducing"),
     ("periodic", "inducing"),
-    ("neural-network", "inducing"),
+    ("polynomial", "inducing"),
     ("se", "fourier"),
 ]
 

@@ -6,16 +6,14 @@
                  + Σ_t [ log p(y_t | x_{t+1})
                          + Σ_d { log N(x_{t+1,d}; m_d + A_d·v_d, Q_d) − B_d / 2Q_d } ]
 
-where the sum over time may be estimated from a window of it. `ffvd-c-m` moves the states, the
-weights integrated out,
+and `ffvd-c-m` moves the states, the weights integrated out,
 
     log q*(x) = log p(x₀) + Σ_t log p(y_t | x_{t+1}) + Σ_d { log N(r_d; 0, Q_d I) − ½ log det P_d
               + ½ b_dᵀ P_d⁻¹ b_d − ½ Σ_t B_d / Q_d }
 
 and v_d | x ~ N(P_d⁻¹ b_d, P_d⁻¹) is drawn exactly.
 
-P_d couples all transitions, so that no window of time gives an unbiased gradient, and none is
-offered.
+Gradients are those of the whole series.
 
 Unlike in the other samplers everything moves at once: the latents and the leaves with the role
 "sample", noises included, are one vector under SGHMC. Leaves with the role "optimise" take an Adam
@@ -45,7 +43,6 @@ the noise approximates this correction for minibatches. With exact gradients it 
 error, and it is omitted.
 """
 
-import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -55,12 +52,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import log_normal
 from gpssm.data.series import Series
 from gpssm.inference.parameters import ParameterMoves, Parameters, Sampler
-from gpssm.inference.settings import MethodSettings, States, positive, real, whole
+from gpssm.inference.settings import MethodSettings, States, positive, real
 from gpssm.model.model import GPSSM
-from gpssm.model.target import log_collapsed, log_target, pairs
+from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Draw, Info
 
 # All that a sampler moves at once: states, weights (None where they are integrated out), leaves.
@@ -92,6 +88,14 @@ class LatentSampler(Sampler):
             shape = (model.state_dim, model.basis.size)
             weights = jnp.zeros(shape, model.log_process_std.dtype)
         return ravel_pytree((self.start, weights, self.leaves))[1](position)
+
+    def log_density(
+        self, model: GPSSM, states: States, weights: Any, series: list[Series]
+    ) -> Float[Array, ""]:
+        """Return log q*(v, x), or log q*(x) if the weights are integrated out."""
+        if weights is None:
+            return log_collapsed(model, states, series)
+        return log_target(model, states, weights, series)
 
     @property
     def leaves(self) -> dict[str, Array]:
@@ -131,63 +135,15 @@ class SGHMCSettings(MethodSettings):
         moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
         return SGHMCSampler(self, moves, states)
 
-    @abc.abstractmethod
-    def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
-    ) -> Float[Array, ""]:
-        """Return the log target, or an unbiased estimate of it that the key chooses."""
 
-    def cost(self, rows: int) -> float:
-        """Return the cost of one evaluation, in evaluations over all rows."""
-        return 1.0
-
-
-@dataclass(frozen=True)
 class FFVDM(SGHMCSettings):
-    """The joint sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(v, x).
-
-    Parameters
-    ----------
-    window
-        Transitions in each gradient, next to each other in time; None takes all of them.
-    """
-
-    window: int | None = whole(None, none="for all rows")
-
-    def build(self, model: GPSSM, states: States) -> "SGHMCSampler":
-        """Return the sampler for a model, started at these states and weights given them."""
-        rows = sum(len(path) - 1 for path in states)
-        if self.window is not None and self.window > rows:
-            raise ValueError(
-                f"window must be at most the {rows} rows of the data, got {self.window}."
-            )
-        return super().build(model, states)
-
-    def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
-    ) -> Float[Array, ""]:
-        """Return log q*(v, x), or its estimate from a window."""
-        rows = sum(len(experiment) for experiment in series)
-        if self.window in (None, rows):
-            return log_target(model, states, weights, series)
-        first = jax.random.randint(key, (), 0, rows)
-        return log_target_window(model, states, weights, series, first, self.window)
-
-    def cost(self, rows: int) -> float:
-        """Return the share of the rows in a window."""
-        return 1.0 if self.window is None else self.window / rows
+    """The joint sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(v, x)."""
 
 
 class FFVDCM(SGHMCSettings):
     """The collapsed sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(x)."""
 
     collapsed: ClassVar[bool] = True
-
-    def log_density(
-        self, key: PRNGKeyArray, model: GPSSM, states: States, weights: Any, series: list[Series]
-    ) -> Float[Array, ""]:
-        """Return log q*(x)."""
-        return log_collapsed(model, states, series)
 
 
 class SGHMCState(NamedTuple):
@@ -267,13 +223,13 @@ class SGHMCSampler(LatentSampler):
         Every step is accepted; one that is no longer finite is reported as divergent.
         """
         settings = self.settings
-        density_key, move_key = jax.random.split(key)
+        _, move_key = jax.random.split(key)
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             states, weights, leaves = self.unpack(position)
             model = self.moves.model.with_leaves(carry.parameters.leaves | leaves)
             prior = model.log_prior() if leaves else 0.0
-            return settings.log_density(density_key, model, states, weights, series) + prior
+            return self.log_density(model, states, weights, series) + prior
 
         burn_in = carry.iteration < settings.num_warmup
         grad_fn = jax.value_and_grad(log_density)
@@ -281,60 +237,14 @@ class SGHMCSampler(LatentSampler):
             move_key, carry.sampler, grad_fn, settings.step_size, settings.decay, burn_in
         )
         states, weights, leaves = self.unpack(sampler.position)
-        rows = sum(len(experiment) for experiment in series)
         parameters = self.moves.optimise(
             carry.parameters._replace(leaves=carry.parameters.leaves | leaves),
-            lambda model: settings.log_density(density_key, model, states, weights, series),
+            lambda model: self.log_density(model, states, weights, series),
             carry.iteration,
-            rows,
+            sum(map(len, series)),
         )
         unit = jnp.ones_like(sampler.value)
         finite = jnp.isfinite(sampler.value) & jnp.all(jnp.isfinite(sampler.position))
         energy = sampler.energy(settings.step_size)
-        info = Info(sampler.value, unit, ~finite, energy, settings.cost(rows) * unit)
+        info = Info(sampler.value, unit, ~finite, energy, unit)
         return SGHMCCarry(sampler, parameters, carry.iteration + 1), info
-
-
-def log_target_window(
-    model: GPSSM,
-    states: States,
-    weights: Float[Array, "Dx M"],
-    series: list[Series],
-    first: Int[Array, ""],
-    length: int,
-) -> Float[Array, ""]:
-    """Return Σ_d log N(v_d; 0, I) + log p(x₀) + N/length Σ_t [ … ] over a window of t.
-
-    t = first, …, first + length − 1, modulo N: the N transitions of all series are concatenated,
-    and windows wrap around at the end. Each transition is therefore in a uniformly drawn window
-    with probability length/N, and the estimate is unbiased.
-
-    Parameters
-    ----------
-    model, states, weights, series
-        As in `log_target`.
-    first
-        Number of the first transition.
-    length
-        Number of transitions.
-    """
-    parts = pairs(states, series)
-    rows = sum(len(experiment) for _, experiment in parts)
-    index = (first + jnp.arange(length)) % rows
-
-    def take(arrays: list[Any]) -> Float[Array, "length _"]:
-        return jnp.concatenate([jnp.asarray(array, weights.dtype) for array in arrays])[index]
-
-    x = take([path[:-1] for path, _ in parts])
-    following = take([path[1:] for path, _ in parts])
-    u = take([experiment.u for _, experiment in parts])
-    y = take([experiment.y for _, experiment in parts])
-    step = model.transition()(x, u)
-    variance = model.process_variance
-    terms = (
-        jnp.sum(log_normal(following, step.given(weights), variance[None]))
-        - jnp.sum(step.residual / (2 * variance[:, None]))
-        + jnp.sum(model.likelihood.log_prob(following, y))
-    )
-    starts = sum(jnp.sum(log_normal(path[0], 0.0, 1.0)) for path, _ in parts)
-    return jnp.sum(log_normal(weights, 0.0, 1.0)) + starts + rows / length * terms

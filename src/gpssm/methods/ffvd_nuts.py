@@ -23,7 +23,6 @@ from gpssm.inference.settings import MethodSettings, States, choice, share, whol
 from gpssm.inference.whitened import slack_of
 from gpssm.methods.ffvd_m import LatentSampler
 from gpssm.model.model import GPSSM
-from gpssm.model.target import log_collapsed, log_target
 from gpssm.model.types import Info
 
 
@@ -100,9 +99,7 @@ class NUTSSampler(LatentSampler):
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             states, weights, _ = self.unpack(position)
-            if weights is None:
-                return log_collapsed(model, states, series)
-            return log_target(model, states, weights, series)
+            return self.log_density(model, states, weights, series)
 
         sample: Any = nuts.build_kernel()
         point, outcome = sample(

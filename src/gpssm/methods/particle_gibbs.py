@@ -23,7 +23,7 @@ import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,8 @@ class ParticleSettings(MethodSettings):
     num_particles
         Number of particles in each sweep, including the current path.
     """
+
+    ancestry: ClassVar[csmc.Ancestry] = "backward"
 
     num_particles: int = whole(20, least=2)
 
@@ -252,7 +254,7 @@ class ParticleGibbs(ParticleSettings):
 
 
 class ParticleGibbsSampler(GibbsSampler):
-    """The iterations of `ffvd-p`."""
+    """The iterations of `ffvd-p` and `rrank`."""
 
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
@@ -261,7 +263,11 @@ class ParticleGibbsSampler(GibbsSampler):
         weights_key, states_key = jax.random.split(key)
         weights = self.moves.draw_weights(weights_key, parameters, states, series)
         model = self.moves.apply(parameters)
-        law = feynman_kac if self.settings.target == "posterior" else feynman_kac_predictive
+        is_predictive = isinstance(self.moves, PredictiveMoves)
+        law = feynman_kac_predictive if is_predictive else feynman_kac
         form = functools.partial(law, model, weights)
         keys = jax.random.split(states_key, len(series))
-        return sweep_states(keys, model, states, series, form, self.settings.num_particles)[0]
+        settings = self.settings
+        return sweep_states(
+            keys, model, states, series, form, settings.num_particles, settings.ancestry
+        )[0]
