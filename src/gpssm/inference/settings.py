@@ -52,7 +52,14 @@ class Assumptions(NamedTuple):
     words: str
 
 
-def whole(default: int | None, least: int = 1, none: str | None = None) -> Any:
+def checked(default: Any, check: Callable[[str, Any], object]) -> Any:
+    """Declare a setting with its default and a function of name and value that may raise."""
+    return field(default=default, metadata={"check": check})
+
+
+def whole(
+    default: int | str | None, least: int = 1, none: str | None = None, word: str | None = None
+) -> Any:
     """Declare a setting that is a whole number.
 
     Parameters
@@ -63,8 +70,15 @@ def whole(default: int | None, least: int = 1, none: str | None = None) -> Any:
         The least value.
     none
         Meaning of None, if it is allowed: "for all rows".
+    word
+        A word that may stand in place of a number: "auto".
     """
-    return field(default=default, metadata={"check": partial(check_whole, least=least, none=none)})
+
+    def check(name: str, value: Any) -> None:
+        if not (isinstance(value, str) and value == word):
+            check_whole(name, value, least, none)
+
+    return checked(default, check)
 
 
 def real(default: float, holds: Callable[[float], bool], requirement: str) -> Any:
@@ -84,7 +98,7 @@ def real(default: float, holds: Callable[[float], bool], requirement: str) -> An
         if not is_real(value) or not holds(value):
             raise ValueError(f"{name} must be {requirement}, got {value!r}.")
 
-    return field(default=default, metadata={"check": check})
+    return checked(default, check)
 
 
 def positive(default: float) -> Any:
@@ -99,7 +113,34 @@ def share(default: float) -> Any:
 
 def choice(default: str, choices: Iterable[str]) -> Any:
     """Declare a setting with a fixed set of choices."""
-    return field(default=default, metadata={"check": partial(check_choice, choices=choices)})
+    return checked(default, partial(check_choice, choices=choices))
+
+
+def counts(default: tuple[int, int] | None) -> Any:
+    """Declare a setting that is several whole numbers of at least 1, or None if that is its
+    default.
+    """
+
+    def check(name: str, value: Any) -> None:
+        for number in (1,) if value is None and default is None else value:
+            check_whole(f"each of {name}", number, 1)
+
+    return checked(default, check)
+
+
+def check_settings(settings: Any) -> None:
+    """Validate the declared settings of an object.
+
+    A subclass may change a default; the check of the base class still applies.
+    """
+    checks = {
+        name: item.metadata["check"]
+        for cls in reversed(type(settings).__mro__)
+        for name, item in vars(cls).get("__dataclass_fields__", {}).items()
+        if "check" in item.metadata
+    }
+    for name, check in checks.items():
+        check(name, getattr(settings, name))
 
 
 @dataclass(frozen=True)
@@ -140,15 +181,7 @@ class MethodSettings:
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:
-        # A subclass may change the default; the check of the base class still applies.
-        checks = {
-            name: item.metadata["check"]
-            for cls in reversed(type(self).__mro__)
-            for name, item in vars(cls).get("__dataclass_fields__", {}).items()
-            if "check" in item.metadata
-        }
-        for name, check in checks.items():
-            check(name, getattr(self, name))
+        check_settings(self)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with values chosen from the scaled series instead of None."""

@@ -27,9 +27,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample
+from gpssm.inference.settings import (
+    Assumptions,
+    MethodSettings,
+    counts,
+    independent_sample,
+    whole,
+)
 from gpssm.linear import kalman
 from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
 from gpssm.linear.council import HORIZON
@@ -94,16 +99,9 @@ class GPNARX(MethodSettings):
     assumptions: ClassVar[Assumptions | None] = None  # the states are observed
     num_warmup: int = 0
     num_draws: int = 5
-    orders: tuple[int, int] | None = None
-    max_order: int = 10
-    num_points: int = 120
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("max_order", self.max_order, 1)
-        check_whole("num_points", self.num_points, 1)
-        for order in (1, 1) if self.orders is None else self.orders:
-            check_whole("each of orders", order, 1)
+    orders: tuple[int, int] | None = counts(None)
+    max_order: int = whole(10)
+    num_points: int = whole(120)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with the orders chosen by the information criterion, at least two."""

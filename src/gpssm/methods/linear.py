@@ -24,9 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample, whole
+from gpssm.inference.settings import (
+    Assumptions,
+    MethodSettings,
+    counts,
+    independent_sample,
+    whole,
+)
 from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
@@ -118,13 +123,8 @@ class ARX(Baseline):
         Largest order to try for either.
     """
 
-    orders: tuple[int, int] | None = None
+    orders: tuple[int, int] | None = counts(None)
     max_order: int = whole(10)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for order in (1, 1) if self.orders is None else self.orders:
-            check_whole("each of orders", order, 1)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with the orders chosen by the information criterion."""
@@ -151,12 +151,7 @@ class RegularisedARX(Baseline):
         Number of lags of outputs and inputs, more than the system needs.
     """
 
-    lags: tuple[int, int] = (LAGS, LAGS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for count in self.lags:
-            check_whole("each of lags", count, 1)
+    lags: tuple[int, int] = counts((LAGS, LAGS))
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """Return the reduction to 30 components, without those below 1e-4 of the first."""
