@@ -343,7 +343,7 @@ class Spec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):
             return NotImplemented
-        return bool(eqx.tree_equal(self.to_dict(), other.to_dict(), typematch=True))
+        return same(self.to_dict(), other.to_dict())
 
     def __hash__(self) -> int:
         return hash(repr(self.describe()))
@@ -414,3 +414,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, str | int | float | type(None)) else type(value).__name__
+
+
+def same(first: Any, second: Any) -> bool:
+    """Return whether two settings are equal; arrays are compared by value."""
+    return bool(eqx.tree_equal(first, second, typematch=True))
