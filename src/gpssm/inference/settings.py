@@ -173,6 +173,7 @@ class MethodSettings:
     # Whether it has no accept step and measures the resulting bias.
     judges_bias: ClassVar[bool] = False
     assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
+    sampler: ClassVar[Callable[..., Method] | None] = None  # its class, for `build`
 
     num_warmup: int = whole(500, least=0)
     num_draws: int = whole(500)
@@ -206,6 +207,10 @@ class MethodSettings:
         """Return the prior standard deviation of a linear mean around the linear fit."""
         return SLACK
 
+    def rate(self, states: States) -> float:
+        """Return the initial step size of Adam."""
+        return self.learning_rate
+
     def adopt(self, model: GPSSM) -> GPSSM:
         """Return the model with the roles of its leaves adapted to this method."""
         return model
@@ -236,9 +241,11 @@ class MethodSettings:
 
     def build(self, model: GPSSM, states: States) -> Method:
         """Return the sampler for a model, started at these states."""
-        raise TypeError(
-            f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
-        )
+        if self.sampler is None:
+            raise TypeError(
+                f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
+            )
+        return self.sampler(self, model, states)
 
 
 def independent_sample(

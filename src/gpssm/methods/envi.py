@@ -42,33 +42,6 @@ from gpssm.methods.variational import (
 from gpssm.model.likelihoods import Likelihood, observed
 from gpssm.model.model import GPSSM
 
-
-@dataclass(frozen=True)
-class EnVI(VariationalSettings):
-    """Settings of `envi`; `VariationalSettings` and `MethodSettings` have the others.
-
-    Parameters
-    ----------
-    num_samples
-        Number of draws of the function for each estimate of the bound, each with its ensemble.
-    num_members
-        Number of members of an ensemble.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) p(x | v, y), by an ensemble Kalman filter"
-    )
-
-    num_warmup: int = 500
-    num_draws: int = 100
-    num_samples: int = whole(2)
-    num_members: int = whole(50, least=2)
-
-    def build(self, model: GPSSM, states: States) -> "EnVISampler":
-        """Return the method for a model; q(x₀) is centred at the first states."""
-        return EnVISampler(self, model, states)
-
-
 # The members of G ensembles after each row, before the first one as well; before the update by each
 # row; and log p(y_t | y_<t) of each ensemble.
 Ensembles = tuple[Float[Array, "T+1 G N Dx"], Float[Array, "T G N Dx"], Float[Array, "T G"]]
@@ -119,6 +92,29 @@ class EnVISampler(VariationalSampler):
         weights = jnp.tile(weights, (1, len(series), 1))
         batch = self.batch(series)
         return filter_ensembles(path_key, q.model, weights, start.reshape(shape), batch)
+
+
+@dataclass(frozen=True)
+class EnVI(VariationalSettings):
+    """Settings of `envi`; `VariationalSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    num_samples
+        Number of draws of the function for each estimate of the bound, each with its ensemble.
+    num_members
+        Number of members of an ensemble.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, False, False, "q(v) p(x | v, y), by an ensemble Kalman filter"
+    )
+    sampler = EnVISampler
+
+    num_warmup: int = 500
+    num_draws: int = 100
+    num_samples: int = whole(2)
+    num_members: int = whole(50, least=2)
 
 
 def filter_ensembles(

@@ -27,46 +27,17 @@ from gpssm.core.runtime import on_cpu
 from gpssm.data.series import Series
 from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
-from gpssm.inference.parameters import ParameterMoves, rate_for
-from gpssm.inference.settings import States, share
+from gpssm.inference.settings import share
 from gpssm.inference.whitened import Carry, Schedule, WhitenedSampler, WhitenedSettings
 from gpssm.inference.whitening import unstack
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
 
-SCHEDULE = Schedule(angle=5.0, first_step=0.1, spread=1.2, late_iterations=30)
-
-
-@dataclass(frozen=True)
-class FFVD(WhitenedSettings):
-    """Settings of `ffvd`; `WhitenedSettings` and `MethodSettings` have the others.
-
-    The length of a trajectory is at most five radians or `num_leapfrog` steps. On a CPU, the number
-    of steps decreases beyond 5000 rows, to ten from 20 000 rows on.
-
-    Parameters
-    ----------
-    target_acceptance
-        Target of the mean acceptance probability for the step size.
-    """
-
-    num_warmup: int = 400
-    num_draws: int = 250
-    thin: int = 2
-    target_acceptance: float = share(0.7)
-
-    def most_steps(self, rows: int) -> int:
-        """Return the largest number of steps of a trajectory, given the number of rows."""
-        return min(self.num_leapfrog, max(10, 200_000 // rows)) if on_cpu() else self.num_leapfrog
-
-    def build(self, model: GPSSM, states: States) -> "FFVDSampler":
-        """Return the sampler for a model, started at these states."""
-        rate = rate_for(self.learning_rate, states)
-        return FFVDSampler(self, ParameterMoves(model, self.num_warmup, rate), states, SCHEDULE)
-
 
 class FFVDSampler(WhitenedSampler):
     """The iterations of `ffvd`."""
+
+    schedule = Schedule(angle=5.0, first_step=0.1, spread=1.2, late_iterations=30)
 
     def step(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         """Move the states along a trajectory, then everything else given the states."""
@@ -137,6 +108,31 @@ class FFVDSampler(WhitenedSampler):
 
         num_rounds = state.walk.num_rounds(len(state.states), phase.parted)
         return jax.lax.fori_loop(0, num_rounds, run_round, state)
+
+
+@dataclass(frozen=True)
+class FFVD(WhitenedSettings):
+    """Settings of `ffvd`; `WhitenedSettings` and `MethodSettings` have the others.
+
+    The length of a trajectory is at most five radians or `num_leapfrog` steps. On a CPU, the number
+    of steps decreases beyond 5000 rows, to ten from 20 000 rows on.
+
+    Parameters
+    ----------
+    target_acceptance
+        Target of the mean acceptance probability for the step size.
+    """
+
+    sampler = FFVDSampler
+
+    num_warmup: int = 400
+    num_draws: int = 250
+    thin: int = 2
+    target_acceptance: float = share(0.7)
+
+    def most_steps(self, rows: int) -> int:
+        """Return the largest number of steps of a trajectory, given the number of rows."""
+        return min(self.num_leapfrog, max(10, 200_000 // rows)) if on_cpu() else self.num_leapfrog
 
 
 def jump_first_states(

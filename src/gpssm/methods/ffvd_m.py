@@ -53,7 +53,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.inference.parameters import ParameterMoves, Parameters, Sampler
+from gpssm.inference.parameters import Parameters, Sampler
 from gpssm.inference.settings import MethodSettings, States, positive, real
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_collapsed, log_target
@@ -82,12 +82,12 @@ class LatentSampler(Sampler):
 
     def unpack(self, position: Float[Array, " n"]) -> Latents:
         """Return the latents that a vector stands for."""
-        model = self.moves.model
+        model = self.model
         weights = None
         if not self.settings.collapsed:
             shape = (model.state_dim, model.basis.size)
             weights = jnp.zeros(shape, model.log_process_std.dtype)
-        return ravel_pytree((self.start, weights, self.leaves))[1](position)
+        return ravel_pytree((self.states, weights, self.leaves))[1](position)
 
     def log_density(
         self, model: GPSSM, states: States, weights: Any, series: list[Series]
@@ -100,7 +100,7 @@ class LatentSampler(Sampler):
     @property
     def leaves(self) -> dict[str, Array]:
         """The leaves in the vector, at their values in the model."""
-        return self.moves.model.leaves("sample") if self.moves_leaves else {}
+        return self.model.leaves("sample") if self.moves_leaves else {}
 
     def draw(self, key: PRNGKeyArray, carry: Any, series: list[Series]) -> Draw:
         """Return the present latents; weights that are integrated out are drawn."""
@@ -108,42 +108,6 @@ class LatentSampler(Sampler):
         if weights is None:
             weights = self.moves.draw_weights(key, carry.parameters, states, series)
         return Draw(states, weights, carry.parameters.leaves)
-
-
-@dataclass(frozen=True)
-class SGHMCSettings(MethodSettings):
-    """Settings of the stochastic-gradient samplers; `MethodSettings` has the others.
-
-    Parameters
-    ----------
-    step_size
-        ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
-    decay
-        α, the part of the momentum that is lost in each step.
-    """
-
-    collapsed: ClassVar[bool] = False  # whether the weights are integrated out
-
-    num_warmup: int = 5_000
-    num_draws: int = 100
-    thin: int = 50
-    step_size: float = positive(0.01)
-    decay: float = real(0.05, lambda value: 0 < value <= 1, "above 0 and at most 1")
-
-    def build(self, model: GPSSM, states: States) -> "SGHMCSampler":
-        """Return the sampler for a model, started at these states."""
-        moves = ParameterMoves(model, self.num_warmup, self.learning_rate)
-        return SGHMCSampler(self, moves, states)
-
-
-class FFVDM(SGHMCSettings):
-    """The joint sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(v, x)."""
-
-
-class FFVDCM(SGHMCSettings):
-    """The collapsed sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(x)."""
-
-    collapsed: ClassVar[bool] = True
 
 
 class SGHMCState(NamedTuple):
@@ -212,7 +176,7 @@ class SGHMCSampler(LatentSampler):
     def init(self, key: PRNGKeyArray, series: list[Series]) -> SGHMCCarry:
         """Return the initial carry."""
         parameters = self.moves.init()
-        position = self.pack(key, parameters, self.start, series)
+        position = self.pack(key, parameters, self.states, series)
         return SGHMCCarry(SGHMCState.start(position), parameters, jnp.zeros((), int))
 
     def step(
@@ -227,7 +191,7 @@ class SGHMCSampler(LatentSampler):
 
         def log_density(position: Float[Array, " n"]) -> Float[Array, ""]:
             states, weights, leaves = self.unpack(position)
-            model = self.moves.model.with_leaves(carry.parameters.leaves | leaves)
+            model = self.model.with_leaves(carry.parameters.leaves | leaves)
             prior = model.log_prior() if leaves else 0.0
             return self.log_density(model, states, weights, series) + prior
 
@@ -248,3 +212,35 @@ class SGHMCSampler(LatentSampler):
         energy = sampler.energy(settings.step_size)
         info = Info(sampler.value, unit, ~finite, energy, unit)
         return SGHMCCarry(sampler, parameters, carry.iteration + 1), info
+
+
+@dataclass(frozen=True)
+class SGHMCSettings(MethodSettings):
+    """Settings of the stochastic-gradient samplers; `MethodSettings` has the others.
+
+    Parameters
+    ----------
+    step_size
+        ε, the sampler's learning rate; there is no accept step, and the bias falls with its square.
+    decay
+        α, the part of the momentum that is lost in each step.
+    """
+
+    collapsed: ClassVar[bool] = False  # whether the weights are integrated out
+    sampler = SGHMCSampler
+
+    num_warmup: int = 5_000
+    num_draws: int = 100
+    thin: int = 50
+    step_size: float = positive(0.01)
+    decay: float = real(0.05, lambda value: 0 < value <= 1, "above 0 and at most 1")
+
+
+class FFVDM(SGHMCSettings):
+    """The joint sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(v, x)."""
+
+
+class FFVDCM(SGHMCSettings):
+    """The collapsed sampler of Fan et al. (2023): stochastic-gradient HMC on log q*(x)."""
+
+    collapsed: ClassVar[bool] = True

@@ -18,46 +18,11 @@ from gpssm.core.loops import choose
 from gpssm.core.text import check_installed
 from gpssm.data.series import Series
 from gpssm.inference.hmc import StepSize
-from gpssm.inference.parameters import ParameterMoves, Parameters, rate_for
-from gpssm.inference.settings import MethodSettings, States, choice, share, whole
-from gpssm.inference.whitened import slack_of
+from gpssm.inference.parameters import Parameters
+from gpssm.inference.settings import choice, share, whole
+from gpssm.inference.whitened import HMCSettings
 from gpssm.methods.ffvd_m import LatentSampler
-from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
-
-
-@dataclass(frozen=True)
-class FFVDNUTS(MethodSettings):
-    """Settings of `ffvd-nuts`; `MethodSettings` has the others.
-
-    Parameters
-    ----------
-    target
-        "collapsed" integrates the weights out; "joint" samples them together with the states.
-    max_tree_depth
-        A trajectory has at most 2**max_tree_depth steps.
-    target_acceptance
-        The target acceptance rate of the step-size adaptation.
-    """
-
-    target: Literal["collapsed", "joint"] = choice("collapsed", ("collapsed", "joint"))
-    max_tree_depth: int = whole(10)
-    target_acceptance: float = share(0.8)
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether the weights are integrated out."""
-        return self.target == "collapsed"
-
-    def slack(self, rows: int) -> float:
-        """Return the value of `ffvd`, so that both methods have the same model."""
-        return slack_of(rows)
-
-    def build(self, model: GPSSM, states: States) -> "NUTSSampler":
-        """Return the sampler for a model, started at these states and weights given them."""
-        check_installed("the method ffvd-nuts", "blackjax", "nuts")
-        moves = ParameterMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
-        return NUTSSampler(self, moves, states)
 
 
 class NUTSCarry(NamedTuple):
@@ -80,10 +45,11 @@ class NUTSSampler(LatentSampler):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> NUTSCarry:
         """Return the carry at the start."""
+        check_installed("the method ffvd-nuts", "blackjax", "nuts")
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
 
         parameters = self.moves.init()
-        position = self.pack(key, parameters, self.start, series)
+        position = self.pack(key, parameters, self.states, series)
         start_metric, *_ = mass_matrix_adaptation(is_diagonal_matrix=True)
         metric = start_metric(position.shape[0])
         return NUTSCarry(position, StepSize.start(0.1), metric, parameters, jnp.zeros((), int))
@@ -149,3 +115,29 @@ class NUTSSampler(LatentSampler):
         metric = choose(learns_metric, update_metric(carry.metric, position), carry.metric)
         step = choose(ends_window, StepSize.start(jnp.exp(step.log_average)), step)
         return step, choose(ends_window, end_metric(metric), metric)
+
+
+@dataclass(frozen=True)
+class FFVDNUTS(HMCSettings):
+    """Settings of `ffvd-nuts`; `MethodSettings` has the others.
+
+    Parameters
+    ----------
+    target
+        "collapsed" integrates the weights out; "joint" samples them together with the states.
+    max_tree_depth
+        A trajectory has at most 2**max_tree_depth steps.
+    target_acceptance
+        The target acceptance rate of the step-size adaptation.
+    """
+
+    sampler = NUTSSampler
+
+    target: Literal["collapsed", "joint"] = choice("collapsed", ("collapsed", "joint"))
+    max_tree_depth: int = whole(10)
+    target_acceptance: float = share(0.8)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the weights are integrated out."""
+        return self.target == "collapsed"

@@ -54,30 +54,10 @@ from gpssm.model.target import output_potential
 from gpssm.model.types import FeynmanKac
 
 
-@dataclass(frozen=True)
-class FICParticleGibbs(ParticleSettings):
-    """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
-
-    Sweeps are slow, so that the default is few iterations with larger steps of Adam.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from the FIC model's posterior"
-    )
-
-    num_warmup: int = 120
-    num_draws: int = 25
-    learning_rate: float = 0.08
-    num_particles: int = 16
-
-    def build(self, model: GPSSM, states: States) -> "FICSampler":
-        """Return the method for a model, started at these states."""
-        moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
-        return FICSampler(self, moves, states)
-
-
 class FICSampler(GibbsSampler):
     """The iterations of `fic-pg`."""
+
+    move_type = PredictiveMoves
 
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
@@ -109,6 +89,24 @@ class FICSampler(GibbsSampler):
             )
             sums[place] = scaled_statistics(model, (moved[place],), [experiment])
         return tuple(moved)
+
+
+@dataclass(frozen=True)
+class FICParticleGibbs(ParticleSettings):
+    """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
+
+    Sweeps are slow, so that the default is few iterations with larger steps of Adam.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, True, True, "draws from the FIC model's posterior"
+    )
+    sampler = FICSampler
+
+    num_warmup: int = 120
+    num_draws: int = 25
+    learning_rate: float = 0.08
+    num_particles: int = 16
 
 
 class Look(NamedTuple):

@@ -43,30 +43,6 @@ from gpssm.methods.variational import (
 from gpssm.model.model import GPSSM
 
 
-@dataclass(frozen=True)
-class IGPSSM(VariationalSettings):
-    """Settings of `igpssm`; `VariationalSettings` and `MethodSettings` have the others.
-
-    Parameters
-    ----------
-    hidden
-        Number of units of the network in each direction of time.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
-    )
-
-    num_warmup: int = 2000
-    learning_rate: float = 0.02
-    num_samples: int = 2
-    hidden: int = whole(32)
-
-    def build(self, model: GPSSM, states: States) -> "IGPSSMSampler":
-        """Return the method for a model; q(x) starts around these states."""
-        return IGPSSMSampler(self, model, states)
-
-
 class IGPSSMSampler(VariationalSampler):
     """The bound and the draws of `igpssm`; `paths` are the recognition net."""
 
@@ -96,6 +72,27 @@ class IGPSSMSampler(VariationalSampler):
     ) -> States:
         """Return a path of the chain, which does not depend on the weights."""
         return self.join(draw_chain(key, self.law(q, self.batch(series)), 1))
+
+
+@dataclass(frozen=True)
+class IGPSSM(VariationalSettings):
+    """Settings of `igpssm`; `VariationalSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    hidden
+        Number of units of the network in each direction of time.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
+    )
+    sampler = IGPSSMSampler
+
+    num_warmup: int = 2000
+    learning_rate: float = 0.02
+    num_samples: int = 2
+    hidden: int = whole(32)
 
 
 class ChainLaw(NamedTuple):

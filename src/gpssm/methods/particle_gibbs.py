@@ -58,8 +58,6 @@ class ParticleSettings(MethodSettings):
         Number of particles in each sweep, including the current path.
     """
 
-    ancestry: ClassVar[csmc.Ancestry] = "backward"
-
     num_particles: int = whole(20, least=2)
 
 
@@ -82,7 +80,7 @@ class GibbsSampler(Sampler):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
         """Return the initial carry."""
-        states = tuple(map(jnp.asarray, self.start))
+        states = tuple(map(jnp.asarray, self.states))
         return GibbsCarry(states, self.moves.init(), jnp.zeros((), int))
 
     def step(
@@ -232,6 +230,31 @@ def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Sta
     return sum_over_time(model, states, series, terms)
 
 
+class ParticleGibbsSampler(GibbsSampler):
+    """The iterations of `ffvd-p` and `rrank`."""
+
+    ancestry: ClassVar[csmc.Ancestry] = "backward"
+
+    @property
+    def move_type(self) -> type[ParameterMoves]:
+        """Those of the target."""
+        return ParameterMoves if self.settings.target == "posterior" else PredictiveMoves
+
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Draw the weights given the states, then the states by a sweep."""
+        weights_key, states_key = jax.random.split(key)
+        weights = self.moves.draw_weights(weights_key, parameters, states, series)
+        model = self.moves.apply(parameters)
+        is_predictive = self.move_type is PredictiveMoves
+        law = feynman_kac_predictive if is_predictive else feynman_kac
+        form = functools.partial(law, model, weights)
+        keys = jax.random.split(states_key, len(series))
+        count = self.settings.num_particles
+        return sweep_states(keys, model, states, series, form, count, self.ancestry)[0]
+
+
 @dataclass(frozen=True)
 class ParticleGibbs(ParticleSettings):
     """Settings of `ffvd-p`; `ParticleSettings` and `MethodSettings` have the others.
@@ -243,31 +266,7 @@ class ParticleGibbs(ParticleSettings):
         as the paper's particle algorithm does, and is a different distribution.
     """
 
+    sampler = ParticleGibbsSampler
+
     num_particles: int = 100
     target: str = choice("posterior", ("posterior", "predictive"))
-
-    def build(self, model: GPSSM, states: States) -> "ParticleGibbsSampler":
-        """Return the method for a model, started at these states."""
-        kind = ParameterMoves if self.target == "posterior" else PredictiveMoves
-        moves = kind(model, self.num_warmup, self.learning_rate)
-        return ParticleGibbsSampler(self, moves, states)
-
-
-class ParticleGibbsSampler(GibbsSampler):
-    """The iterations of `ffvd-p` and `rrank`."""
-
-    def move_states(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-    ) -> States:
-        """Draw the weights given the states, then the states by a sweep."""
-        weights_key, states_key = jax.random.split(key)
-        weights = self.moves.draw_weights(weights_key, parameters, states, series)
-        model = self.moves.apply(parameters)
-        is_predictive = isinstance(self.moves, PredictiveMoves)
-        law = feynman_kac_predictive if is_predictive else feynman_kac
-        form = functools.partial(law, model, weights)
-        keys = jax.random.split(states_key, len(series))
-        settings = self.settings
-        return sweep_states(
-            keys, model, states, series, form, settings.num_particles, settings.ancestry
-        )[0]

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import log_gaussian_integral
 from gpssm.data.series import Series
-from gpssm.inference.csmc import Ancestry
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import Assumptions, States
 from gpssm.methods.particle_gibbs import ParticleGibbsSampler, ParticleSettings
@@ -31,59 +30,13 @@ from gpssm.model.conditionals import conjugate_prior, draw_gaussian, draw_noise
 from gpssm.model.model import GPSSM
 from gpssm.model.priors import InverseGamma
 from gpssm.model.target import log_boundary, transition_statistics, weights_given
-from gpssm.model.types import GaussianWeights
+from gpssm.model.types import GaussianWeights, Method
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
 NOISE = "log_process_std"
-
-
-@dataclass(frozen=True)
-class ReducedRank(ParticleSettings):
-    """Settings of `rrank`; `ParticleSettings` and `MethodSettings` document them.
-
-    Leaves with the role "optimise" are sampled.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from p(x, v | y), no residual"
-    )
-
-    ancestry: ClassVar[Ancestry] = "ancestor"
-
-    num_warmup: int = 150
-    num_draws: int = 100
-    thin: int = 2
-    num_particles: int = 15
-
-    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """Return the model with `num_inducing` functions of a Hilbert-space basis instead of
-        inducing points.
-        """
-        return super().prepare(
-            series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key
-        )
-
-    def adopt(self, model: GPSSM) -> GPSSM:
-        """Return the model in which the optimised leaves are sampled instead."""
-        return model.with_roles("sample", *model.leaves("optimise"))
-
-    def num_shared(self, model: GPSSM) -> int:
-        """Return 0, since nothing is optimised."""
-        return 0
-
-    def build(self, model: GPSSM, states: States) -> ParticleGibbsSampler:
-        """Return the method for a model, started at these states."""
-        for part in parts_of(model.basis):
-            if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
-                raise ValueError(
-                    "`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': "
-                    f"got {type(part).__name__}."
-                )
-        moves = RankMoves(self.adopt(model), self.num_warmup, self.learning_rate)
-        return ParticleGibbsSampler(self, moves, states)
 
 
 class RankMoves(ParameterMoves):
@@ -145,3 +98,55 @@ class RankMoves(ParameterMoves):
         sums = transition_statistics(model, states, series)
         weights = weights_given(sums, self.model.process_variance)
         return weights, sums.square - jnp.sum(sums.cross * weights.mean, -1)
+
+
+class ReducedRankSampler(ParticleGibbsSampler):
+    """The iterations of `rrank`."""
+
+    move_type = RankMoves
+    ancestry = "ancestor"
+
+
+@dataclass(frozen=True)
+class ReducedRank(ParticleSettings):
+    """Settings of `rrank`; `ParticleSettings` and `MethodSettings` document them.
+
+    Leaves with the role "optimise" are sampled.
+    """
+
+    assumptions: ClassVar[Assumptions | None] = Assumptions(
+        True, True, True, "draws from p(x, v | y), no residual"
+    )
+
+    sampler = ReducedRankSampler
+
+    num_warmup: int = 150
+    num_draws: int = 100
+    thin: int = 2
+    num_particles: int = 15
+
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """Return the model with `num_inducing` functions of a Hilbert-space basis instead of
+        inducing points.
+        """
+        return super().prepare(
+            series, spec.replace(basis="hilbert") if spec.basis == "inducing" else spec, key
+        )
+
+    def adopt(self, model: GPSSM) -> GPSSM:
+        """Return the model in which the optimised leaves are sampled instead."""
+        return model.with_roles("sample", *model.leaves("optimise"))
+
+    def num_shared(self, model: GPSSM) -> int:
+        """Return 0, since nothing is optimised."""
+        return 0
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """Return the method for a model with a basis without residual."""
+        for part in parts_of(model.basis):
+            if not isinstance(part, Hilbert | RandomFourier | LinearFeatures):
+                raise ValueError(
+                    "`rrank` needs a basis without residual, 'hilbert', 'fourier' or 'linear': "
+                    f"got {type(part).__name__}."
+                )
+        return super().build(self.adopt(model), states)
