@@ -283,5 +283,3 @@ def test_mistakes_are_explained():
             fit(bent_series(40), method="rgpssm", state_dim=1, progress=False, **settings)
     with pytest.raises(ValueError, match="between 0 and 1"):
         RecursiveGPSSM(novelty=1.0)
-    with pytest.raises(TypeError, match="a model that it has built"):
-        as_dynamics(fit(bent_series(40), method="arx", progress=False).model)

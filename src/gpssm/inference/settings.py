@@ -15,7 +15,7 @@ which the chains share: only with the same optimised parameters do they sample t
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -31,25 +31,6 @@ if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
 States = tuple[Float[Array, "_ Dx"], ...]
-
-
-class Assumptions(NamedTuple):
-    """Assumptions of a method about its posterior q(x, v); the documentation has a table of them.
-
-    Parameters
-    ----------
-    coupled
-        Whether states and weights depend on each other in q.
-    free_states, free_weights
-        Whether q(x) and q(v) are free of a parametric family.
-    words
-        Short description of q(x, v).
-    """
-
-    coupled: bool
-    free_states: bool
-    free_weights: bool
-    words: str
 
 
 def checked(default: Any, check: Callable[[str, Any], object]) -> Any:
@@ -172,7 +153,6 @@ class MethodSettings:
     pads: ClassVar[bool] = False
     # Whether it has no accept step and measures the resulting bias.
     judges_bias: ClassVar[bool] = False
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
     sampler: ClassVar[Callable[..., Method] | None] = None  # its class, for `build`
 
     num_warmup: int = whole(500, least=0)

@@ -22,7 +22,6 @@ after every update; here the members remain distinct.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root, log_normal
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, whole
+from gpssm.inference.settings import States, whole
 from gpssm.methods.variational import (
     Batch,
     StartLaw,
@@ -106,9 +105,6 @@ class EnVI(VariationalSettings):
         Number of members of an ensemble.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) p(x | v, y), by an ensemble Kalman filter"
-    )
     sampler = EnVISampler
 
     num_warmup: int = 500

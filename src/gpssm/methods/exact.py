@@ -25,7 +25,7 @@ from gpssm.core.linalg import log_gaussian_integral
 from gpssm.data.series import Series
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import States
 from gpssm.inference.whitened import Carry
 from gpssm.inference.whitening import unstack
 from gpssm.linear.fit import linear_fit
@@ -100,9 +100,6 @@ class Exact(FFVD):
     transition.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from p(x, f | y), no sparse process"
-    )
     sampler = ExactSampler
     pads: ClassVar[bool] = False  # a draw has a weight for each transition
 

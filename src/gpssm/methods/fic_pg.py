@@ -32,7 +32,7 @@ a transition τ added to the past and a transition φ removed from the future,
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import condition_gaussian, gram, inverse_root, log_normal, rank_one
 from gpssm.data.series import Series
 from gpssm.inference.parameters import Parameters
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import (
     GibbsSampler,
     ParticleSettings,
@@ -98,9 +98,6 @@ class FICParticleGibbs(ParticleSettings):
     Sweeps are slow, so that the default is few iterations with larger steps of Adam.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from the FIC model's posterior"
-    )
     sampler = FICSampler
 
     num_warmup: int = 120

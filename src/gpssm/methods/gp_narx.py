@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,6 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
 from gpssm.inference.settings import (
-    Assumptions,
     MethodSettings,
     counts,
     independent_sample,
@@ -39,16 +38,16 @@ from gpssm.linear import kalman
 from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
 from gpssm.linear.council import HORIZON
 from gpssm.linear.state_space import LinearSSM
-from gpssm.methods.linear import EXACT
+from gpssm.methods.linear import EXACT, as_linear
 from gpssm.methods.sparse_regression import (
-    choose_points,
+    Smoothness,
     covariance,
     inverse_factor,
     inverse_lower,
-    maximise,
+    learn_kernel,
     with_constant,
 )
-from gpssm.model.bases import LeadingPoints, LinearFeatures, Stacked
+from gpssm.model.bases import LeadingPoints, LinearFeatures, Stacked, parts_of
 from gpssm.model.kernels import Leading, SquaredExponential
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
@@ -68,15 +67,7 @@ LARGEST = 100.0  # limit of simulated outputs, in standard deviations, for those
 MOST_ROWS = 2000  # rows used to learn hyper-parameters: more would hardly change them
 
 
-class Smoothness(NamedTuple):
-    """log ℓ_j ~ N(middle + ½ log Dz, spread²), as distances grow with √Dz."""
-
-    middle: float
-    spread: float
-
-
 SMOOTHNESS = (Smoothness(1.4, 1.0), Smoothness(1.0, 1.5))
-VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a quarter of the error variance
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,6 @@ class GPNARX(MethodSettings):
     """
 
     learns: ClassVar[bool] = False
-    assumptions: ClassVar[Assumptions | None] = None  # the states are observed
     num_warmup: int = 0
     num_draws: int = 5
     orders: tuple[int, int] | None = counts(None)
@@ -230,26 +220,12 @@ def fit_regression(
     if len(z) > MOST_ROWS:
         rows = np.random.default_rng(0).choice(len(z), MOST_ROWS, replace=False)
         z, error = z[rows], error[rows]
-    dim, width = z.shape[1], error.shape[1]
-    variance = np.maximum(np.diagonal(linear.process_cov)[:width], NO_NOISE**2)
-    lengthscales = np.full((width, dim), smoothness.middle + 0.5 * np.log(dim))
-    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    # The noise has a flat prior: its spread is infinite.
-    spread = np.array([VARIANCE_SPREAD, *np.full(dim, smoothness.spread), np.inf])
+    variance = np.maximum(np.diagonal(linear.process_cov)[: error.shape[1]], NO_NOISE**2)
     slack = SLACK * np.sqrt(variance)
-    hyper, points = middle, z[:0]
     # The best points depend on the kernel, so that they are chosen again after a first fit.
-    for number in (num_points // 2 + 1, num_points):
-        points = choose_points(hyper, z, number)
-        hyper = np.stack(
-            [
-                maximise(
-                    *(hyper[output], middle[output], spread, points, z, error[:, output]),
-                    with_constant(z) * slack[output],
-                )
-                for output in range(width)
-            ]
-        )
+    hyper, points = learn_kernel(
+        z, error, variance, slack, smoothness, (num_points // 2 + 1, num_points)
+    )
     return LagRegression(linear, points, hyper, slack)
 
 
@@ -404,24 +380,11 @@ def as_model(regression: LagRegression) -> GPSSM:
 
 def as_regression(model: GPSSM) -> LagRegression:
     """Return the regression of a model from `as_model`, with independent noise."""
-    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
-    if not (
-        isinstance(mean, LinearMap)
-        and isinstance(kernel, Leading)
-        and isinstance(kernel.inner, SquaredExponential)
-        and isinstance(basis, Stacked)
-        and isinstance(basis.parts[0], LeadingPoints)
-        and isinstance(basis.parts[1], LinearFeatures)
-        and isinstance(likelihood, Gaussian)
-    ):
-        raise TypeError("`gp-narx` requires a model that it has built itself.")
-    width = len(likelihood.d)
-    variance = np.asarray(model.process_variance)
-    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
-    transition, input_map, offset, C, d = (np.asarray(part) for part in parts)
-    linear = LinearSSM(transition, input_map, offset, C, d, np.diag(variance), np.zeros(width))
-    hyper = np.column_stack(
-        [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
-    )
-    slack = np.exp(np.asarray(basis.parts[1].log_scale)[:width, 0])
-    return LagRegression(linear, np.asarray(basis.parts[0].locations), hyper, slack)
+    linear = as_linear(model)
+    kernel: Any = model.kernel
+    points, features = parts_of(model.basis)
+    width = len(linear.d)
+    log_noise = np.log(np.diagonal(linear.process_cov)[:width])
+    hyper = np.column_stack([kernel.inner.log_variance, kernel.inner.log_lengthscale, log_noise])
+    slack = np.exp(np.asarray(features.log_scale)[:width, 0])
+    return LagRegression(linear, np.asarray(points.locations), hyper, slack)

@@ -18,7 +18,7 @@ exactly.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, whole
+from gpssm.inference.settings import States, whole
 from gpssm.methods.variational import (
     Batch,
     StartLaw,
@@ -84,9 +84,6 @@ class IGPSSM(VariationalSettings):
         Number of units of the network in each direction of time.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
-    )
     sampler = IGPSSMSampler
 
     num_warmup: int = 2000

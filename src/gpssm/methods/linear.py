@@ -26,7 +26,6 @@ from jaxtyping import PRNGKeyArray
 
 from gpssm.data.series import Series
 from gpssm.inference.settings import (
-    Assumptions,
     MethodSettings,
     counts,
     independent_sample,
@@ -67,7 +66,6 @@ class Baseline(MethodSettings):
 
     learns: ClassVar[bool] = False
     extrapolates: ClassVar[bool] = True
-    assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
     num_warmup: int = 0
     num_draws: int = 25
 

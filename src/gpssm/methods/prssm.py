@@ -14,6 +14,7 @@ Unlike in the released code, noise is scaled by its standard deviation, and the 
 over particles.
 """
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import equinox as eqx
@@ -23,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_positive
 from gpssm.data.series import Series
+from gpssm.inference.settings import whole
 from gpssm.methods.variational import (
     Batch,
     Conditional,
@@ -31,6 +33,7 @@ from gpssm.methods.variational import (
     RolloutSampler,
     StartLaw,
     VariationalPosterior,
+    VariationalSettings,
     cut,
     marginal,
     readable,
@@ -88,6 +91,26 @@ class PRSSMSampler(RolloutSampler):
             chosen = jax.random.randint(choice_key, shape, 0, len(every.first))
         batch = take(series, every, chosen)
         return self.estimate(keys, q, marginal(q.weights), follow_prior, batch)
+
+
+@dataclass(frozen=True)
+class PRSSM(VariationalSettings):
+    """Settings of `prssm`; `VariationalSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    window
+        Number of rows of a sub-trajectory; None for whole series.
+    batch
+        Number of sub-trajectories for each estimate of the bound.
+    """
+
+    sampler = PRSSMSampler
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
+    window: int | None = whole(50, none="for whole series")
+    batch: int = whole(10)
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:

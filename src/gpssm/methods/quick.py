@@ -39,7 +39,7 @@ from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
-from gpssm.inference.settings import Assumptions, positive
+from gpssm.inference.settings import positive
 from gpssm.inference.whitened import (
     Carry,
     Schedule,
@@ -208,9 +208,6 @@ class Quick(WhitenedSettings):
     """
 
     judges_bias: ClassVar[bool] = True
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from q*(x, v), without an accept step for the states"
-    )
     sampler = QuickSampler
 
     num_warmup: int = 150

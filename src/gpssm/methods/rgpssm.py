@@ -23,7 +23,7 @@ with quadrature instead of the linearisation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +32,6 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.data.series import Series
 from gpssm.inference.settings import (
-    Assumptions,
     MethodSettings,
     independent_sample,
     share,
@@ -42,8 +41,9 @@ from gpssm.linear.arx import NO_NOISE
 from gpssm.linear.fit import linear_fit
 from gpssm.linear.kalman import covariance_root
 from gpssm.linear.state_space import LinearFit, LinearSSM
-from gpssm.methods.sparse_regression import choose_points, maximise, with_constant
-from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked
+from gpssm.methods.linear import as_linear
+from gpssm.methods.sparse_regression import Smoothness, learn_kernel
+from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked, parts_of
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
@@ -66,10 +66,6 @@ class RecursiveGPSSM(MethodSettings):
     num_passes
         Maximum number of passes over the data for the choice of hyper-parameters.
     """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "N([x_t; v]) at each row, linearised"
-    )
 
     num_warmup: int = 0
     num_draws: int = 25
@@ -255,17 +251,8 @@ def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
     dynamics = Dynamics(model, np.zeros((linear.state_dim, z.shape[1] + 1)), SLACK)
     error = following - dynamics.mean(z)
     variance = np.maximum(np.mean(error**2, 0), NO_NOISE**2)
-    lengthscales = np.full((len(variance), z.shape[1]), 1.0 + 0.5 * np.log(z.shape[1]))
-    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    spread = np.array([3.0, *np.full(z.shape[1], 1.5), np.inf])
-    points = choose_points(middle, z, num_points)
-    features = SLACK * with_constant(z)
-    hyper = np.stack(
-        [
-            maximise(start, start, spread, points, z, r, features)
-            for start, r in zip(middle, error.T, strict=True)
-        ]
-    )
+    slack = np.full(len(variance), SLACK)
+    hyper, _ = learn_kernel(z, error, variance, slack, Smoothness(1.0, 1.5), (num_points,))
     share = np.minimum(np.exp(hyper[:, -1]) / variance, 1.0)
     noise = np.maximum(share * np.diagonal(model.process_cov), NO_NOISE**2)
     model = model._replace(
@@ -541,19 +528,8 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
 
 def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
     """Return the dynamics and inducing points of a model from `as_model`."""
-    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
-    if not (
-        isinstance(mean, LinearMap)
-        and isinstance(kernel, SquaredExponential)
-        and isinstance(basis, Stacked)
-        and isinstance(basis.parts[0], InducingPoints)
-        and isinstance(basis.parts[1], LinearFeatures)
-        and isinstance(likelihood, Gaussian)
-    ):
-        raise TypeError("`rgpssm` requires a model that it has built itself.")
-    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
-    noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
-    linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))
+    kernel: Any = model.kernel
+    points, features = parts_of(model.basis)
     hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])
-    slack = float(np.exp(basis.parts[1].log_scale[0, 0]))
-    return Dynamics(linear, hyper, slack), np.asarray(basis.parts[0].locations)
+    slack = float(np.exp(features.log_scale[0, 0]))
+    return Dynamics(as_linear(model), hyper, slack), np.asarray(points.locations)

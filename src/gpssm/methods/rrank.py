@@ -14,7 +14,7 @@ for each state dimension. If Q is fixed, Q = Q°, the prior is that of all other
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import log_gaussian_integral
 from gpssm.data.series import Series
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import ParticleGibbsSampler, ParticleSettings
 from gpssm.model.bases import Hilbert, LinearFeatures, RandomFourier, parts_of
 from gpssm.model.conditionals import conjugate_prior, draw_gaussian, draw_noise
@@ -113,10 +113,6 @@ class ReducedRank(ParticleSettings):
 
     Leaves with the role "optimise" are sampled.
     """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from p(x, v | y), no residual"
-    )
 
     sampler = ReducedRankSampler
 

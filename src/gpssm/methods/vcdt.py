@@ -25,7 +25,7 @@ from a linear fit, and F, g and S from its smoothing distribution instead of F =
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, real
+from gpssm.inference.settings import real
 from gpssm.inference.whitening import linearise, unstack
 from gpssm.methods.variational import (
     Batch,
@@ -143,9 +143,6 @@ class VCDTFactorisedSampler(RolloutSampler):
 class VCDTFactorised(VariationalSettings):
     """The factorised start of `vcdt`: its conditioners, with the weights integrated out."""
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
-    )
     sampler = VCDTFactorisedSampler
 
     num_warmup: int = 600
@@ -191,9 +188,6 @@ class VCDT(VCDTFactorised):
         The share of the warm-up that the factorised model has.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
-    )
     sampler = VCDTSampler
 
     factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")

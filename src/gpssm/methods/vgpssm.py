@@ -18,7 +18,7 @@ estimates, by Adam on the ELBO and their priors at that path; the paper learns n
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference.parameters import Sampler, annealed_adam
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import ParticleSettings, sweep_info, sweep_states
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
@@ -126,9 +126,6 @@ class VGPSSMSampler(Sampler):
 class VGPSSM(ParticleSettings):
     """Settings of `vgpssm`; `ParticleSettings` and `MethodSettings` document them."""
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, True, True, "q(x) q(v), each the best there is"
-    )
     sampler = VGPSSMSampler
 
     num_warmup: int = 500
