@@ -26,10 +26,9 @@ from gpssm.data.series import Series
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.parameters import Density, ParameterMoves, Parameters
 from gpssm.inference.settings import States
-from gpssm.inference.whitened import Carry
 from gpssm.inference.whitening import unstack
 from gpssm.linear.fit import linear_fit
-from gpssm.methods.ffvd import FFVD, FFVDSampler
+from gpssm.methods.ffvd import FFVD, Carry, FFVDSampler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary

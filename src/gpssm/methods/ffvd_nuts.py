@@ -20,7 +20,7 @@ from gpssm.data.series import Series
 from gpssm.inference.hmc import StepSize
 from gpssm.inference.parameters import Parameters
 from gpssm.inference.settings import choice, share, whole
-from gpssm.inference.whitened import HMCSettings
+from gpssm.methods.ffvd import HMCSettings
 from gpssm.methods.ffvd_m import LatentSampler
 from gpssm.model.types import Info
 

@@ -40,14 +40,14 @@ from gpssm.data.series import Series
 from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
 from gpssm.inference.settings import positive
-from gpssm.inference.whitened import (
+from gpssm.inference.whitening import unstack
+from gpssm.methods.ffvd import (
     Carry,
     Schedule,
     WhitenedSampler,
     WhitenedSettings,
     WhitenedTarget,
 )
-from gpssm.inference.whitening import unstack
 from gpssm.model.types import Info
 
 # The mean of 1 / (1 + z²) for z ~ N(0, 1): the adaptation statistic when the energy error of a
