@@ -87,7 +87,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
 
 
 def test_delays_hold_controls_and_states():
-    wiring = make_wiring("delay-2", 3, 1, 1)
+    wiring = Wiring([[0, 1, 1, 0]] * 3, delays={0: 3, 1: 0})
     start = output_error_fit(SERIES, Spec(state_dim=3, likelihood="gaussian", wiring=wiring))
     transition, control = np.asarray(start.model.transition), np.asarray(start.model.input_map)
     np.testing.assert_array_equal(transition[:2], [[0, 0, 0], [1, 0, 0]])

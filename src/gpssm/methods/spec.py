@@ -113,7 +113,7 @@ class Spec:
         "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
     wiring
         Which states and inputs enter which transition, if that is known: a boolean matrix (Dx,
-        Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order" or "delay-3". It applies to
+        Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order" or "sparse". It applies to
         the kernel, the mean and the linear weights, but not to a user-defined mean function.
     coupling
         "none": each transition function has a separate kernel. "shared": one kernel, with a scale
