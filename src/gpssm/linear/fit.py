@@ -87,10 +87,9 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
     experiments = as_list(series)
     check_trainable(series)
     likelihood = uninformed_likelihood(spec.likelihood, experiments[0].output_dim)
-    driven = experiments[0].input_dim > 0
-    if driven and isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one:
-        return output_error_fit(experiments, spec)
-    if driven and isinstance(likelihood, Wiener) and spec.wiring is None:
+    folded = isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one
+    curved = isinstance(likelihood, Wiener) and spec.wiring is None
+    if experiments[0].input_dim and (folded or curved):
         return output_error_fit(experiments, spec)
     pseudo = pseudo_series(experiments, likelihood)
     wiring = _wiring(spec, experiments)
@@ -113,9 +112,8 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
     """
     likelihood = uninformed_likelihood(spec.likelihood, series[0].output_dim)
     if isinstance(likelihood, Wiener) and spec.wiring is None:
-        curve = type(likelihood).curve
         return fit_output_error(
-            series, spec.state_dim, curve, jax.random.key(0), likelihood.weights
+            series, spec.state_dim, likelihood.curve, jax.random.key(0), likelihood.weights
         )
     linked = isinstance(likelihood, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, likelihood)

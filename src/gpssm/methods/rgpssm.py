@@ -233,10 +233,10 @@ class PointSet(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """[x; v_1; …; v_Dx] ~ N(mean, covariance)."""
+    """[x; v_1; …; v_Dx] ~ N(mean, covariance), or x alone, given each of S draws of the weights."""
 
-    mean: Float[np.ndarray, " n"]
-    covariance: Float[np.ndarray, "n n"]
+    mean: Float[np.ndarray, "*S n"]
+    covariance: Float[np.ndarray, "*S n n"]
 
 
 def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
@@ -353,7 +353,7 @@ def run(
         belief = restart(belief, width)
         for u, y in zip(item.u, item.y, strict=True):
             belief, points, log_density = advance(dynamics, belief, points, u, y, novelty)
-            total += log_density
+            total += float(log_density)
     return belief, points, total
 
 
@@ -436,19 +436,22 @@ def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray,
     return Belief(mean, covariance)
 
 
-def update(dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]) -> tuple[Belief, float]:
+def update(
+    dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]
+) -> tuple[Belief, Float[np.ndarray, "*S"]]:
     """Return the belief updated by each observed output in turn, and log p(y | previous rows)."""
     width, linear = dynamics.state_dim, dynamics.linear
     mean, covariance = belief
-    total = 0.0
+    total = np.zeros(mean.shape[:-1])
     for row in np.flatnonzero(np.isfinite(y)):
-        across = covariance[:, :width] @ linear.C[row]
-        variance = linear.C[row] @ across[:width] + linear.noise_std[row] ** 2
-        error = y[row] - linear.C[row] @ mean[:width] - linear.d[row]
-        mean = mean + across * (error / variance)
-        covariance = covariance - np.outer(across, across / variance)
-        total -= 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
-    return Belief(mean, 0.5 * (covariance + covariance.T)), float(total)
+        across = covariance[..., :width] @ linear.C[row]
+        variance = across[..., :width] @ linear.C[row] + linear.noise_std[row] ** 2
+        error = y[row] - mean[..., :width] @ linear.C[row] - linear.d[row]
+        mean = mean + across * (error / variance)[..., None]
+        scaled = across / variance[..., None]
+        covariance = covariance - across[..., :, None] * scaled[..., None, :]
+        total = total - 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
+    return Belief(mean, 0.5 * (covariance + covariance.mT)), total
 
 
 def transition_slope(
@@ -470,9 +473,9 @@ def draw_states(
     x_t | x_{t+1} ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
     J_t = P_t F_tᵀ (P⁻_{t+1})⁻¹
     """
-    width, linear = dynamics.state_dim, dynamics.linear
-    mean = np.zeros((len(weights), width))
-    covariance = np.broadcast_to(np.eye(width), (len(weights), width, width))
+    count, width = weights.shape[:2]
+    mean = np.zeros((count, width))
+    covariance = np.broadcast_to(np.eye(width), (count, width, width))
     rows = []
     for u, y in zip(series.u, series.y, strict=True):
         z = np.concatenate([mean, np.broadcast_to(u, (len(mean), len(u)))], 1)
@@ -482,31 +485,21 @@ def draw_states(
         noise = (gain.residual + dynamics.process_variance)[..., None] * np.eye(width)
         predicted = slope @ covariance @ slope.mT + noise
         rows.append((mean, covariance, slope, ahead, predicted))
-        mean, covariance = ahead, predicted
-        for row in np.flatnonzero(np.isfinite(y)):
-            across = covariance @ linear.C[row]
-            variance = across @ linear.C[row] + linear.noise_std[row] ** 2
-            error = y[row] - mean @ linear.C[row] - linear.d[row]
-            mean = mean + across * (error / variance)[:, None]
-            covariance = covariance - across[:, :, None] * across[:, None] / variance[:, None, None]
-    path = np.empty((len(weights), len(series) + 1, width))
-    path[:, -1] = _draw(mean, covariance, rng)
+        (mean, covariance), _ = update(dynamics, Belief(ahead, predicted), y)
+
+    def draw(
+        mean: Float[np.ndarray, "S Dx"], covariance: Float[np.ndarray, "S Dx Dx"]
+    ) -> Float[np.ndarray, "S Dx"]:
+        noise = rng.standard_normal(mean.shape)
+        return mean + np.einsum("sij,sj->si", covariance_root(covariance), noise)
+
+    path = np.empty((count, len(series) + 1, width))
+    path[:, -1] = draw(mean, covariance)
     for row, (mean, covariance, slope, ahead, predicted) in reversed(list(enumerate(rows))):
         pull = np.linalg.solve(predicted, slope @ covariance).mT
         centre = mean + np.einsum("sij,sj->si", pull, path[:, row + 1] - ahead)
-        path[:, row] = _draw(centre, covariance - pull @ predicted @ pull.mT, rng)
+        path[:, row] = draw(centre, covariance - pull @ predicted @ pull.mT)
     return path
-
-
-def _draw(
-    mean: Float[np.ndarray, "S Dx"],
-    covariance: Float[np.ndarray, "S Dx Dx"],
-    rng: np.random.Generator,
-) -> Float[np.ndarray, "S Dx"]:
-    """Draw from each Gaussian; a covariance may be singular."""
-    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.mT))
-    normal = rng.standard_normal(mean.shape) * np.sqrt(np.maximum(values, 0.0))
-    return mean + np.einsum("sij,sj->si", vectors, normal)
 
 
 def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
