@@ -17,11 +17,10 @@ may simulate poorly. Therefore the regression is fitted under two priors of the 
 the one that simulates held-out training rows better is used.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,16 +28,14 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from gpssm.data.series import Series
 from gpssm.inference.settings import (
-    MethodSettings,
-    counts,
     independent_sample,
     whole,
 )
 from gpssm.linear import kalman
-from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
+from gpssm.linear.arx import NO_NOISE, regress_regularised, to_state_space
 from gpssm.linear.council import HORIZON
 from gpssm.linear.state_space import LinearSSM
-from gpssm.methods.linear import EXACT, as_linear
+from gpssm.methods.linear import EXACT, LagSettings, as_linear
 from gpssm.methods.sparse_regression import (
     Smoothness,
     covariance,
@@ -58,49 +55,32 @@ from gpssm.starts.build import Start
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# Minimum of chosen lags: a linear regression misses a lag whose effect is purely nonlinear.
-LEAST_ORDER = 2
 SLACK = 0.3  # s relative to the error of the linear regression, for regressors of unit scale
 FOLD = 0.25  # fraction of each series that is held out, once at its end and once at its beginning
 ORIGIN_STEP = 5  # rows between the origins of simulations of held-out rows
 LARGEST = 100.0  # limit of simulated outputs, in standard deviations, for those that diverge
 MOST_ROWS = 2000  # rows used to learn hyper-parameters: more would hardly change them
-
-
 SMOOTHNESS = (Smoothness(1.4, 1.0), Smoothness(1.0, 1.5))
 
 
 @dataclass(frozen=True)
-class GPNARX(MethodSettings):
-    """Settings of `gp-narx`; the default number of draws is small because filters cost time per
-    draw.
+class GPNARX(LagSettings):
+    """Settings of `gp-narx`; `LagSettings` has the orders, of which chosen ones are at least two.
+
+    The default number of draws is small because filters cost time per draw.
 
     Parameters
     ----------
-    orders
-        (na, nb), the numbers of lags of outputs and of inputs, including u_t; None chooses both by
-        the Bayesian information criterion of a linear regression, but at least two.
-    max_order
-        Largest order to try for either.
     num_points
         Number of inducing points; the process is exact for up to this number of rows.
     """
 
     learns: ClassVar[bool] = False
+    # A linear regression misses a lag whose effect is purely nonlinear.
+    least_order: ClassVar[int] = 2
     num_warmup: int = 0
     num_draws: int = 5
-    orders: tuple[int, int] | None = counts(None)
-    max_order: int = whole(10)
     num_points: int = whole(120)
-
-    def resolve(self, series: Sequence[Series]) -> Self:
-        """Return the settings with the orders chosen by the information criterion, at least two."""
-        return dataclasses.replace(self, orders=self.orders or self._choose_orders(series))
-
-    def _choose_orders(self, series: Sequence[Series]) -> tuple[int, int]:
-        na, nb = select_orders(series, self.max_order)
-        least = min(LEAST_ORDER, self.max_order)
-        return max(na, least), max(nb, least)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """Return the regression as a GPSSM, and its states from the filter of the linear part.
@@ -114,7 +94,7 @@ class GPNARX(MethodSettings):
                     f"{name}={getattr(spec, name)!r} is not supported. Omit it, or use "
                     "method='quick'."
                 )
-        orders = self.orders or self._choose_orders(series)
+        orders: Any = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])

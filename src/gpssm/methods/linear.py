@@ -108,31 +108,42 @@ class Baseline(MethodSettings):
 
 
 @dataclass(frozen=True)
-class ARX(Baseline):
-    """Linear regression on past outputs and inputs, with orders chosen by the data.
-
-        y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
+class LagSettings(MethodSettings):
+    """Settings of regressions on past outputs and inputs.
 
     Parameters
     ----------
     orders
-        (na, nb); None chooses both by the Bayesian information criterion.
+        (na, nb), the numbers of past outputs and of inputs; None chooses both by the Bayesian
+        information criterion of a linear regression.
     max_order
         Largest order to try for either.
     """
+
+    least_order: ClassVar[int] = 1
 
     orders: tuple[int, int] | None = counts(None)
     max_order: int = whole(10)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with the orders chosen by the information criterion."""
-        orders = self.orders or select_orders(series, self.max_order)
-        return dataclasses.replace(self, orders=orders)
+        if self.orders is not None:
+            return self
+        least = min(self.least_order, self.max_order)
+        na, nb = select_orders(series, self.max_order)
+        return dataclasses.replace(self, orders=(max(na, least), max(nb, least)))
+
+
+@dataclass(frozen=True)
+class ARX(Baseline, LagSettings):
+    """Linear regression on past outputs and inputs, with orders chosen by the data.
+
+    y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
+    """
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """Return the regression in state-space form."""
-        orders = self.orders or select_orders(series, self.max_order)
-        return to_state_space(regress(series, *orders))
+        return to_state_space(regress(series, *self.resolve(series).orders))
 
 
 @dataclass(frozen=True)
@@ -187,9 +198,7 @@ class LGSSM(Baseline):
 class Last(Baseline):
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
-    def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """One state per output."""
-        return fit_last(series)
+    linear = staticmethod(fit_last)
 
 
 class Average(Baseline):
@@ -197,9 +206,7 @@ class Average(Baseline):
     y.
     """
 
-    def linear(self, series: Sequence[Series]) -> LinearSSM:
-        """One state per output."""
-        return fit_mean(series)
+    linear = staticmethod(fit_mean)
 
 
 def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:

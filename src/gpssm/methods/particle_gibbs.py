@@ -247,8 +247,7 @@ class ParticleGibbsSampler(GibbsSampler):
         weights_key, states_key = jax.random.split(key)
         weights = self.moves.draw_weights(weights_key, parameters, states, series)
         model = self.moves.apply(parameters)
-        is_predictive = self.move_type is PredictiveMoves
-        law = feynman_kac_predictive if is_predictive else feynman_kac
+        law = feynman_kac_predictive if self.move_type is PredictiveMoves else feynman_kac
         form = functools.partial(law, model, weights)
         keys = jax.random.split(states_key, len(series))
         count = self.settings.num_particles
