@@ -1,12 +1,13 @@
 """Settings of methods, as registered in METHODS, and the interface that `fit` uses.
 
-A method is a frozen dataclass of settings with a `build`, which returns an object with the three
-pure functions `init`, `step` and `draw` (`gpssm.model.types.Method`). `fit` calls, in this order,
+A method is a frozen dataclass of settings that names its `sampler`, a class with the three pure
+functions `init`, `step` and `draw` (`gpssm.inference.parameters.Sampler`). `fit` calls, in this
+order,
 
     prepare(series, spec, key)      the model of the scaled series, and the states to start from
     adopt(model)                    the model with the roles that the method gives its leaves
-    num_shared(model)               the number of warm-up iterations that one pilot chain runs for
-    all build(model, states)            the method
+    num_shared(model)               the number of warm-up iterations that one pilot runs for all
+    build(model, states)            the sampler
 
 Leaves with the role "optimise" are learned only in the first part of the warm-up (`pilot_length`),
 which the chains share: only with the same optimised parameters do they sample the same posterior.
