@@ -310,19 +310,6 @@ def _join(parts: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
-def _fingerprint(
-    series: list[Series], runtime: Runtime, identity: Mapping[str, str]
-) -> dict[str, str]:
-    """Return a fingerprint that must match for a checkpoint to be continued."""
-    return {
-        "data": digest(series),
-        **identity,
-        "seed": str(runtime.seed),
-        "chains": str(runtime.num_chains),
-        "version": gpssm.__version__,
-    }
-
-
 @in_double_precision
 def run_chains(
     method: MethodSettings,
@@ -382,8 +369,15 @@ def run_chains(
     checkpoint = None
     if runtime.checkpoint is not None:
         models = {"method": stable_repr(method), "model": digest([item.model for item in starts])}
-        fingerprint = _fingerprint(series, runtime, models if identity is None else identity)
-        fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
+        # What must be the same for a checkpoint to be continued.
+        fingerprint = {
+            "data": digest(series),
+            **(models if identity is None else identity),
+            "seed": str(runtime.seed),
+            "chains": str(runtime.num_chains),
+            "version": gpssm.__version__,
+            **({} if kept_from is None else {"states": str(kept_from)}),
+        }
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     separate = separate or len(starts) > 1
     shared = 0 if separate else method.num_shared(starts[0].model)

@@ -263,24 +263,15 @@ def _loss_and_gradient(
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
-def subspace(
-    series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
-) -> LinearSSM:
-    """Fit a linear state-space model with `state_dim` states to `horizon` steps of past and future.
+def subspace(series: Series | Sequence[Series], state_dim: int) -> LinearSSM:
+    """Fit a linear state-space model with `state_dim` states to some steps of past and future.
 
     The parameters are least-squares regressions of x_{t+1} on [x_t; u_t; 1] and of y_t on [x_{t+1};
-    1]. By default, `horizon` is long enough for the order and short enough for the series. Missing
-    outputs are interpolated for this fit only. Dimensions that the series cannot determine are
-    inert: A = 0, C = 0, Q = I.
+    1]. Missing outputs are interpolated for this fit only. Dimensions that the series cannot
+    determine are inert: A = 0, C = 0, Q = I.
     """
     parts = [(interpolated(part).y, np.asarray(part.u)) for part in as_list(series)]
-    longest = max(len(y) for y, _ in parts) // 2
-    horizon = _horizon(parts, state_dim) if horizon is None else horizon
-    if state_dim < 1 or not 1 <= horizon <= longest:
-        raise ValueError(
-            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest "
-            f"series; got state_dim={state_dim} and horizon={horizon}"
-        )
+    horizon = _horizon(parts, state_dim)
     parts = [(y, u) for y, u in parts if len(y) >= 2 * horizon]
     states = canonical_variates(parts, state_dim, horizon)
     before = np.concatenate([path[:-1] for path in states])

@@ -8,6 +8,7 @@ posterior. Settings of the run rather than the model (seed, chains, progress) be
 
 import dataclasses
 import difflib
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -330,7 +331,11 @@ class Spec:
                 "use fewer states, more rows, or the posterior of a similar system as prior."
             )
         wiring = make_wiring(self.wiring, state_dim, series[0].input_dim, series[0].output_dim)
-        if wiring is not None and wiring.measured and _matches(self.learn, OUTPUT_MAP):
+        if (
+            wiring is not None
+            and wiring.measured
+            and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in self.learn)
+        ):
             raise ValueError("the wiring determines the output map: drop it from learn.")
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
@@ -393,12 +398,6 @@ def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
         )
     numbers = {field: value for field, value in method.items() if field != "name"}
     return dataclasses.replace(METHODS[name], **numbers)
-
-
-def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
-    import fnmatch
-
-    return any(fnmatch.filter(names, pattern) for pattern in patterns)
 
 
 def _plain(value: Any) -> Any:
