@@ -96,7 +96,8 @@ class RecursiveGPSSM(MethodSettings):
             dynamics = choose_factors(
                 dynamics, series, spec.num_inducing, self.novelty, self.num_passes
             )
-        _, points, _ = run(dynamics, series, room_for(dynamics, spec.num_inducing), self.novelty)
+        empty = PointSet.of(dynamics, [], spec.num_inducing + 1)
+        _, points, _ = run(dynamics, series, empty, self.novelty)
         return Start(as_model(dynamics, points), linear.states)
 
     def adopt(self, model: GPSSM) -> GPSSM:
@@ -284,7 +285,9 @@ def choose_factors(
 
     def loss(logarithms: np.ndarray) -> float:
         scaled = with_factors(dynamics, logarithms)
-        _, _, log_density = run(scaled, series, room_for(scaled, budget), novelty)
+        # One more than the budget: a point is added before another one is removed.
+        empty = PointSet.of(scaled, [], budget + 1)
+        _, _, log_density = run(scaled, series, empty, novelty)
         if not np.isfinite(log_density):
             return np.inf
         return 0.5 * np.sum(logarithms**2) - log_density
@@ -313,13 +316,6 @@ def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dyna
         noise_std=dynamics.linear.noise_std * np.exp(noise),
     )
     return dynamics._replace(hyper=hyper, linear=linear)
-
-
-def room_for(dynamics: Dynamics, budget: int) -> PointSet:
-    """Return an empty set with room for one more than the budget: points are added before
-    removal.
-    """
-    return PointSet.of(dynamics, [], budget + 1)
 
 
 def run(
@@ -389,12 +385,9 @@ def advance(
 
 def restart(belief: Belief, width: int) -> Belief:
     """Return the belief with x₀ ~ N(0, I), independent of the weights."""
-    mean, covariance = belief.mean.copy(), belief.covariance.copy()
-    mean[:width] = 0.0
-    covariance[:width] = 0.0
-    covariance[:, :width] = 0.0
-    covariance[:width, :width] = np.eye(width)
-    return Belief(mean, covariance)
+    kept = np.where(np.arange(len(belief.mean)) < width, 0.0, 1.0)
+    covariance = belief.covariance * np.outer(kept, kept) + np.diag(1.0 - kept)
+    return Belief(belief.mean * kept, covariance)
 
 
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
