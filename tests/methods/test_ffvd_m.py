@@ -6,7 +6,7 @@ import pytest
 
 import sampling
 from gpssm.inference.settings import pilot_length
-from gpssm.methods.ffvd_m import FFVDCM, FFVDM
+from gpssm.methods.latents import FFVDCM, FFVDM
 from gpssm.model.target import log_target
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import sampling
-from gpssm.methods.ffvd_m import FFVDCM, FFVDM
-from gpssm.methods.ffvd_nuts import FFVDNUTS
+from gpssm.methods.latents import FFVDCM, FFVDM, FFVDNUTS
 from gpssm.model.target import log_collapsed
 
 DRAWS = 2000
