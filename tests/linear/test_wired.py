@@ -112,7 +112,7 @@ def test_without_controls_the_likelihood_alone_finds_it():
 def test_parts_that_take_no_wiring_say_so(cascade):
     with pytest.raises(ValueError, match="does not support wiring: use 'inducing' or 'fourier'"):
         build_model(SERIES, 2, 6, basis="hilbert", wiring="cascade", linear=cascade)
-    with pytest.raises(ValueError, match="do not support wiring: leave it out"):
+    with pytest.raises(ValueError, match="`lgssm` supports only wiring=None"):
         gpssm.fit(SERIES, method="lgssm", state_dim=2, wiring="cascade", progress=False)
     with pytest.raises(ValueError, match="drop it from learn"):
         gpssm.fit(SERIES, state_dim=2, wiring="cascade", learn=["likelihood.*"], progress=False)

@@ -13,7 +13,7 @@ Leaves with the role "optimise" are learned only in the first part of the warm-u
 which the chains share: only with the same optimised parameters do they sample the same posterior.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -155,6 +155,8 @@ class MethodSettings:
     # Whether it has no accept step and measures the resulting bias.
     judges_bias: ClassVar[bool] = False
     sampler: ClassVar[Callable[..., Method] | None] = None  # its class, for `build`
+    # The only values of settings of the model that it supports.
+    supports: ClassVar[Mapping[str, Any]] = {}
 
     num_warmup: int = whole(500, least=0)
     num_draws: int = whole(500)
@@ -183,6 +185,15 @@ class MethodSettings:
         """
         linear = linear_fit(series, spec)
         return build(spec, linear, key, self.slack(len(linear.z)))
+
+    def check_support(self, spec: "Spec") -> None:
+        """Raise for settings of the model that the method does not support."""
+        for name, value in self.supports.items():
+            if getattr(spec, name) != value:
+                raise ValueError(
+                    f"`{spec.method_name}` supports only {name}={value!r}, got "
+                    f"{getattr(spec, name)!r}. Omit it, or use method='quick'."
+                )
 
     def slack(self, rows: int) -> float:
         """Return the prior standard deviation of a linear mean around the linear fit."""

@@ -15,8 +15,9 @@ Away from these inputs, forecasts draw the residual B(z) independently at each s
 inducing points.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -100,6 +101,7 @@ class Exact(FFVD):
     """
 
     sampler = ExactSampler
+    supports: ClassVar[Mapping[str, Any]] = {"basis": "inducing"}
     pads: ClassVar[bool] = False  # a draw has a weight for each transition
 
     num_warmup: int = 300
@@ -109,11 +111,7 @@ class Exact(FFVD):
         """Return the model with an inducing location for each transition; `num_inducing` is
         ignored.
         """
-        if spec.basis != "inducing":
-            raise ValueError(
-                "`exact` uses the Gaussian process itself and supports only basis='inducing', got "
-                f"{spec.basis!r}."
-            )
+        self.check_support(spec)
         # A gradient takes a tenth of a second for 500 rows, and grows with the cube of the rows.
         if (count := sum(map(len, series))) > MOST_ROWS:
             raise ValueError(

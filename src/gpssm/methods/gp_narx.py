@@ -17,7 +17,7 @@ may simulate poorly. Therefore the regression is fitted under two priors of the 
 the one that simulates held-out training rows better is used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -76,6 +76,11 @@ class GPNARX(LagSettings):
     """
 
     learns: ClassVar[bool] = False
+    supports: ClassVar[Mapping[str, Any]] = {
+        "likelihood": "gaussian",
+        "kernel": "se",
+        "wiring": None,
+    }
     # A linear regression misses a lag whose effect is purely nonlinear.
     least_order: ClassVar[int] = 2
     num_warmup: int = 0
@@ -87,13 +92,7 @@ class GPNARX(LagSettings):
 
         Only Gaussian outputs and the kernel "se" are supported.
         """
-        for name, value in (("likelihood", "gaussian"), ("kernel", "se"), ("wiring", None)):
-            if getattr(spec, name) != value:
-                raise ValueError(
-                    "`gp-narx` supports only Gaussian outputs, the kernel 'se' and no wiring: "
-                    f"{name}={getattr(spec, name)!r} is not supported. Omit it, or use "
-                    "method='quick'."
-                )
+        self.check_support(spec)
         orders: Any = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)

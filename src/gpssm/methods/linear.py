@@ -15,9 +15,9 @@ are point estimates:
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ class Baseline(MethodSettings):
 
     learns: ClassVar[bool] = False
     extrapolates: ClassVar[bool] = True
+    supports: ClassVar[Mapping[str, Any]] = {"likelihood": "gaussian", "wiring": None}
     num_warmup: int = 0
     num_draws: int = 25
 
@@ -78,13 +79,7 @@ class Baseline(MethodSettings):
 
         Only a Gaussian likelihood is supported.
         """
-        if spec.likelihood != "gaussian":
-            raise ValueError(
-                "Linear baselines support only Gaussian outputs, got "
-                f"likelihood={spec.likelihood!r}."
-            )
-        if spec.wiring is not None:
-            raise ValueError("linear baselines do not support wiring: leave it out.")
+        self.check_support(spec)
         linear = with_diagonal_noise(self.linear(series))
         states = [kalman.filter_states(kalman.stack([linear]), item).means[0] for item in series]
         return Start(as_model(linear), states)

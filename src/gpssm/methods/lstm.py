@@ -13,6 +13,7 @@ series by Adam. The network of the epoch that best predicts the last fifth is us
 there determines the noise. Missing outputs are replaced by their predictions.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -59,6 +60,7 @@ class LSTMNetwork(MethodSettings):
     """
 
     learns: ClassVar[bool] = False
+    supports: ClassVar[Mapping[str, Any]] = {"likelihood": "gaussian", "wiring": None}
     num_warmup: int = 0
     num_draws: int = 5
     learning_rate: float = 0.01
@@ -71,12 +73,7 @@ class LSTMNetwork(MethodSettings):
 
         Only Gaussian outputs are supported.
         """
-        if spec.likelihood != "gaussian":
-            raise ValueError(
-                f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} is not supported."
-            )
-        if spec.wiring is not None:
-            raise ValueError("`lstm` does not support wiring: leave it out.")
+        self.check_support(spec)
         for which in (_early, _late):
             present = np.concatenate([np.isfinite(item.y[which(item)]) for item in series])
             if not present.any(0).all():

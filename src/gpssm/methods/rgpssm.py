@@ -21,9 +21,9 @@ the weights, by a linearised smoother. Later rows are learned by `Posterior.lear
 with quadrature instead of the linearisation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +67,15 @@ class RecursiveGPSSM(MethodSettings):
         Maximum number of passes over the data for the choice of hyper-parameters.
     """
 
+    supports: ClassVar[Mapping[str, Any]] = {
+        "likelihood": "gaussian",
+        "kernel": "se",
+        "basis": "inducing",
+        "mean": "linear",
+        "wiring": None,
+        "coupling": "none",
+    }
+
     num_warmup: int = 0
     num_draws: int = 25
     novelty: float = share(0.05)
@@ -76,20 +85,7 @@ class RecursiveGPSSM(MethodSettings):
         """Return the model with hyper-parameters and inducing points, and states of a linear
         fit.
         """
-        needed = {
-            "likelihood": "gaussian",
-            "kernel": "se",
-            "basis": "inducing",
-            "mean": "linear",
-            "wiring": None,
-            "coupling": "none",
-        }
-        for name, value in needed.items():
-            if getattr(spec, name) != value:
-                raise ValueError(
-                    f"`rgpssm` supports only {name}={value!r}, got {getattr(spec, name)!r}. "
-                    "Omit it, or use method='quick'."
-                )
+        self.check_support(spec)
         linear = linear_fit(series, spec)
         dynamics = first_dynamics(linear, spec.num_inducing)
         if spec.hyper != "fix":
