@@ -13,6 +13,7 @@ series by Adam. The network of the epoch that best predicts the last fifth is us
 there determines the noise. Missing outputs are replaced by their predictions.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -99,8 +100,10 @@ class LSTMNetwork(MethodSettings):
         std = jnp.exp(model.log_process_std)[None]
 
         @jax.jit
-        def draw(chain: Array, number: Array) -> list[Float[Array, "_ Dx"]]:
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), chain), number)
+        def draw(chain: Array, index: Array) -> list[Float[Array, "_ Dx"]]:
+            # The keys of the draws of any chain (`inference/chains.py`).
+            numbers = (chain, (index + 1) * self.thin, 1)
+            key = functools.reduce(jax.random.fold_in, numbers, jax.random.key(seed))
             keys = jax.random.split(key, len(arrays))
             noises = [
                 std * jax.random.normal(part_key, (len(item), model.state_dim))
@@ -108,8 +111,8 @@ class LSTMNetwork(MethodSettings):
             ]
             return [follow(network, *pair)[0] for pair in zip(arrays, noises, strict=True)]
 
-        numbers = jnp.indices((num_chains, self.num_draws))
-        paths = [np.asarray(path) for path in jax.vmap(jax.vmap(draw))(*numbers)]
+        indices = jnp.indices((num_chains, self.num_draws))
+        paths = [np.asarray(path) for path in jax.vmap(jax.vmap(draw))(*indices)]
         log_target = 0.0
         for item in arrays:
             y, present = observed(item.y)
