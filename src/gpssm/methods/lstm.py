@@ -102,7 +102,7 @@ class LSTMNetwork(MethodSettings):
         @jax.jit
         def draw(chain: Array, index: Array) -> list[Float[Array, "_ Dx"]]:
             # The keys of the draws of any chain (`inference/chains.py`).
-            numbers = (chain, (index + 1) * self.thin, 1)
+            numbers = (chain, self.num_warmup + (index + 1) * self.thin, 1)
             key = functools.reduce(jax.random.fold_in, numbers, jax.random.key(seed))
             keys = jax.random.split(key, len(arrays))
             noises = [
