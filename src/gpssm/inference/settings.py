@@ -104,7 +104,7 @@ def counts(default: tuple[int, int] | None) -> Any:
     """
 
     def check(name: str, value: Any) -> None:
-        for number in (1,) if value is None and default is None else value:
+        for number in (value or (1,)) if default is None else value:
             check_whole(f"each of {name}", number, 1)
 
     return checked(default, check)

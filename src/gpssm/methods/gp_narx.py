@@ -93,7 +93,7 @@ class GPNARX(LagSettings):
         Only Gaussian outputs and the kernel "se" are supported.
         """
         self.check_support(spec)
-        orders: Any = self.resolve(series).orders
+        orders = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])
@@ -361,9 +361,9 @@ def as_regression(model: GPSSM) -> LagRegression:
     """Return the regression of a model from `as_model`, with independent noise."""
     linear = as_linear(model)
     kernel: Any = model.kernel
-    points, features = parts_of(model.basis)
+    parts: Any = parts_of(model.basis)
     width = len(linear.d)
     log_noise = np.log(np.diagonal(linear.process_cov)[:width])
     hyper = np.column_stack([kernel.inner.log_variance, kernel.inner.log_lengthscale, log_noise])
-    slack = np.exp(np.asarray(features.log_scale)[:width, 0])
-    return LagRegression(linear, np.asarray(points.locations), hyper, slack)
+    slack = np.exp(np.asarray(parts[1].log_scale)[:width, 0])
+    return LagRegression(linear, np.asarray(parts[0].locations), hyper, slack)

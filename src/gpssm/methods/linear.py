@@ -117,7 +117,7 @@ class LagSettings(MethodSettings):
 
     least_order: ClassVar[int] = 1
 
-    orders: tuple[int, int] | None = counts(None)
+    orders: Any = counts(None)
     max_order: int = whole(10)
 
     def resolve(self, series: Sequence[Series]) -> Self:
@@ -193,7 +193,9 @@ class LGSSM(Baseline):
 class Last(Baseline):
     """A random walk, x_{t+1} = x_t + N(0, Q), y_t = x_{t+1}, with Q the mean square step."""
 
-    linear = staticmethod(fit_last)
+    def linear(self, series: Sequence[Series]) -> LinearSSM:
+        """One state per output."""
+        return fit_last(series)
 
 
 class Average(Baseline):
@@ -201,7 +203,9 @@ class Average(Baseline):
     y.
     """
 
-    linear = staticmethod(fit_mean)
+    def linear(self, series: Sequence[Series]) -> LinearSSM:
+        """One state per output."""
+        return fit_mean(series)
 
 
 def with_diagonal_noise(linear: LinearSSM) -> LinearSSM:

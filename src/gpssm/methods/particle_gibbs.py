@@ -23,7 +23,7 @@ import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ from gpssm.model.target import (
     sum_over_time,
     weights_given,
 )
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,8 @@ def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Sta
 class ParticleGibbsSampler(GibbsSampler):
     """The iterations of `ffvd-p` and `rrank`."""
 
+    law: ClassVar[Any] = staticmethod(feynman_kac)
     ancestry: ClassVar[csmc.Ancestry] = "backward"
-
-    @property
-    def move_type(self) -> type[ParameterMoves]:
-        """Those of the target."""
-        return ParameterMoves if self.settings.target == "posterior" else PredictiveMoves
 
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
@@ -247,11 +243,17 @@ class ParticleGibbsSampler(GibbsSampler):
         weights_key, states_key = jax.random.split(key)
         weights = self.moves.draw_weights(weights_key, parameters, states, series)
         model = self.moves.apply(parameters)
-        law = feynman_kac_predictive if self.move_type is PredictiveMoves else feynman_kac
-        form = functools.partial(law, model, weights)
+        form = functools.partial(self.law, model, weights)
         keys = jax.random.split(states_key, len(series))
         count = self.settings.num_particles
         return sweep_states(keys, model, states, series, form, count, self.ancestry)[0]
+
+
+class PredictiveSampler(ParticleGibbsSampler):
+    """The iterations of `ffvd-p` for the predictive target."""
+
+    move_type = PredictiveMoves
+    law = staticmethod(feynman_kac_predictive)
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,10 @@ class ParticleGibbs(ParticleSettings):
         as the paper's particle algorithm does, and is a different distribution.
     """
 
-    sampler = ParticleGibbsSampler
-
     num_particles: int = 100
     target: str = choice("posterior", ("posterior", "predictive"))
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """Return the sampler of the target."""
+        kind = ParticleGibbsSampler if self.target == "posterior" else PredictiveSampler
+        return kind(self, model, states)

@@ -83,14 +83,14 @@ class PRSSMSampler(RolloutSampler):
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
     ) -> Float[Array, ""]:
         """Return the bound from randomly chosen sub-trajectories."""
-        choice_key, *keys = jax.random.split(key, 3)
+        keys = jax.random.split(key, 3)
         every = self.every
         chosen = None
         if every.cover > 1:
             shape = (self.settings.batch,)
-            chosen = jax.random.randint(choice_key, shape, 0, len(every.first))
+            chosen = jax.random.randint(keys[0], shape, 0, len(every.first))
         batch = take(series, every, chosen)
-        return self.estimate(keys, q, marginal(q.weights), follow_prior, batch)
+        return self.estimate(keys[1:], q, marginal(q.weights), follow_prior, batch)
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ def advance(
     u: Float[np.ndarray, " Du"],
     y: Float[np.ndarray, " Dy"],
     novelty: float | None = None,
-) -> tuple[Belief, PointSet, float]:
+) -> tuple[Belief, PointSet, Float[np.ndarray, ""]]:
     """Return the belief and the points after a row, and log p(y | previous rows).
 
     Parameters
@@ -511,7 +511,7 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
 def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
     """Return the dynamics and inducing points of a model from `as_model`."""
     kernel: Any = model.kernel
-    points, features = parts_of(model.basis)
+    parts: Any = parts_of(model.basis)
     hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])
-    slack = float(np.exp(features.log_scale[0, 0]))
-    return Dynamics(as_linear(model), hyper, slack), np.asarray(points.locations)
+    slack = float(np.exp(parts[1].log_scale[0, 0]))
+    return Dynamics(as_linear(model), hyper, slack), np.asarray(parts[0].locations)

@@ -439,7 +439,7 @@ class RolloutSampler(VariationalSampler):
     A subclass defines its `paths`, the `law` of a batch, and the `conditioner` of a step.
     """
 
-    conditioner: ClassVar[Conditioner]
+    conditioner: ClassVar[Any]  # a `Conditioner`
 
     @abc.abstractmethod
     def law(self, q: VariationalPosterior, batch: Batch) -> tuple[StartLaw, Any]:
