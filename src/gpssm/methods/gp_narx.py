@@ -93,7 +93,7 @@ class GPNARX(LagSettings):
         Only Gaussian outputs and the kernel "se" are supported.
         """
         self.check_support(spec)
-        orders = self.resolve(series).orders
+        orders: Any = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])

@@ -117,7 +117,7 @@ class LagSettings(MethodSettings):
 
     least_order: ClassVar[int] = 1
 
-    orders: Any = counts(None)
+    orders: tuple[int, int] | None = counts(None)
     max_order: int = whole(10)
 
     def resolve(self, series: Sequence[Series]) -> Self:
@@ -138,7 +138,8 @@ class ARX(Baseline, LagSettings):
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """Return the regression in state-space form."""
-        return to_state_space(regress(series, *self.resolve(series).orders))
+        orders: Any = self.resolve(series).orders
+        return to_state_space(regress(series, *orders))
 
 
 @dataclass(frozen=True)
