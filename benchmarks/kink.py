@@ -47,9 +47,8 @@ VARIANTS = {
     "20 rows, .3 / .2": {"num_steps": 20, "process_std": 0.3, "noise_std": 0.2},
     "120 rows, .05 / .2": {"num_steps": 120, "process_std": 0.05, "noise_std": 0.2},
 }
-NAMES = [
-    name for name, settings in METHODS.items() if settings.assumptions is not None
-]  # with a GP
+# Methods with a Gaussian process of hidden states.
+NAMES = [name for name, settings in METHODS.items() if settings.learns and name != "auto"]
 NUM_INDUCING = 15
 GRID = 100
 # The defaults of fic-pg would dominate the time of the sweep.

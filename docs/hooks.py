@@ -1,30 +1,8 @@
-"""Parts of pages written from the library: the assumptions and the options of every command."""
+"""Parts of pages written from the library: the options of every command."""
 
 from typing import Any
 
-ASSUMPTIONS = "<!-- assumptions -->"
 COMMANDS = "<!-- commands -->"
-COLUMNS = (
-    "method",
-    "q(x, v)",
-    "states and weights coupled",
-    "states free of a family",
-    "weights free of a family",
-)
-
-
-def assumptions_table() -> str:
-    """One row per method of the registry that has a Gaussian process."""
-    from gpssm.methods import METHODS
-
-    rows = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for name, settings in METHODS.items():
-        if settings.assumptions is not None:
-            *answers, description = settings.assumptions
-            cells = [f"`{name}`", description.replace("|", r"\|")]
-            cells += ["yes" if answer else "no" for answer in answers]
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
 
 
 def command_reference() -> str:
@@ -65,8 +43,6 @@ def _one_line(text: str | None) -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill the marks of a page; MkDocs calls this for every page."""
-    if ASSUMPTIONS in markdown:
-        markdown = markdown.replace(ASSUMPTIONS, assumptions_table())
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, command_reference())
     return markdown

@@ -120,4 +120,4 @@ def test_structure_is_kept():
     settings = Settings(("a.csv",), ("y",), fit={"wiring": wiring, "state_dim": 2})
     assert settings.spec.wiring == ([True, False], [True, True])
     assert tomllib.loads(settings.to_toml())["fit"]["wiring"] == wiring
-    assert Settings(("a.csv",), ("y",), fit={"wiring": "delay-3"}).spec.wiring == "delay-3"
+    assert Settings(("a.csv",), ("y",), fit={"wiring": "chain"}).spec.wiring == "chain"

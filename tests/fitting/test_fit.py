@@ -1,8 +1,6 @@
 """The training loop: reproducible draws in the user's units, and reports of all problems."""
 
 import dataclasses
-import json
-import os
 import signal
 
 import jax
@@ -99,32 +97,6 @@ def test_seeds_give_other_draws(posterior):
 def test_vectorised_chains_agree_to_rounding(posterior):
     together = small_fit(batching="vmap")
     np.testing.assert_allclose(together.draws.states[0], posterior.draws.states[0], rtol=1e-9)
-
-
-FULL = {"method": "ffvd", "num_warmup": 10, "num_draws": 5, "start": "em"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "numbers"),
-    [({}, (2,)), pytest.param(FULL, (1, 2, 4, 8), marks=pytest.mark.slow)],
-    ids=["walk", "ffvd"],
-)
-def test_chains_spread_over_devices_draw_the_same_on_any_number_of_them(
-    posterior, tmp_path, settings, numbers
-):
-    flags = os.environ | {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    }
-    texts = json.dumps(numbers), json.dumps(settings)
-    run_program("sharded", tmp_path, *texts, env=flags)
-    found = [dict(np.load(tmp_path / f"{number}.npz")) for number in numbers]
-    assert len({chain.tobytes() for chain in found[0]["weights"]}) == 8
-    for other in found[1:]:
-        assert all(np.array_equal(leaf, other[name]) for name, leaf in found[0].items())
-    if not settings:  # a sampler that leaps soon makes something of rounding
-        together = np.load(tmp_path / "together.npy")
-        np.testing.assert_array_equal(found[0]["weights"][:2], posterior.draws.weights)
-        np.testing.assert_allclose(together, found[0]["weights"], rtol=1e-9)
 
 
 def test_progress_changes_nothing(posterior, capsys):
@@ -262,7 +234,7 @@ def test_noises_without_an_exact_conditional_are_optimised():
         ({"num_chains": 0}, ValueError, "num_chains must be a whole number"),
         ({"num_draws": 0}, ValueError, "num_draws must be a whole number"),
         ({"chunk": 0}, ValueError, "chunk must be a whole number"),
-        ({"batching": "threads"}, ValueError, "batching must be one of auto, map, vmap, shard"),
+        ({"batching": "threads"}, ValueError, "batching must be one of auto, map, vmap"),
         ({"progress": "loud"}, ValueError, "progress must be"),
         ({"resume": True}, ValueError, "needs the folder of the run"),
     ],

@@ -15,7 +15,7 @@ from gpssm.data.dataset import Dataset
 from gpssm.data.scaler import Scaler
 from gpssm.diagnostics import is_precise
 from gpssm.inference.chains import Chains
-from gpssm.inference.runner import FIRST_LOOK, Runtime, is_look, run_chains
+from gpssm.inference.runner import FIRST_LOOK, Runtime, next_look, run_chains
 from gpssm.methods import FFVD
 from gpssm.model.priors import InverseGamma
 from gpssm.posterior.draws import Seconds
@@ -54,11 +54,12 @@ def assert_same(first, second):
 
 
 def test_looks_double():
-    assert [draws for draws in range(1, 801) if is_look(draws)] == [50, 100, 200, 400, 800]
+    assert sorted({next_look(draws) for draws in range(800)}) == [50, 100, 200, 400, 800]
+    assert [next_look(draws) for draws in (0, 49, 50, 99, 100)] == [50, 50, 100, 100, 200]
 
 
 def test_it_stops_at_a_look_with_the_draws_of_the_longer_run(precise):
-    assert is_look(precise.num_draws)
+    assert next_look(precise.num_draws - 1) == precise.num_draws
     assert precise.num_draws < MOST
     assert is_precise(precise, 80, FIRST_LOOK)
     longer = gpssm.fit(make_series(), **SETTINGS).draws

@@ -214,28 +214,6 @@ def killed(folder):
     small_fit(checkpoint=folder)
 
 
-def sharded(folder, numbers, settings):
-    """Chains on eight devices that are really one processor; the library is shown some of them."""
-    set_up_tests()
-    import jax
-    import numpy as np
-
-    from random_walk import small_fit
-
-    settings = json.loads(settings)
-    devices = jax.devices()
-    assert len(devices) == 8
-    for number in json.loads(numbers):
-        jax.devices = lambda number=number: devices[:number]
-        found = small_fit(num_chains=8, batching="shard", **settings)
-        leaves = jax.tree.leaves((found.draws, found.info))
-        np.savez(f"{folder}/{number}.npz", *leaves, weights=found.draws.weights)
-    jax.devices = lambda: devices
-    jax.default_backend = lambda: "gpu"  # on which one program runs all chains of a device
-    together = small_fit(num_chains=8, batching="auto", **settings)
-    np.save(f"{folder}/together.npy", together.draws.weights)
-
-
 def lives(fits, rows):
     """Memory maps and megabytes of a process, after each of many fits."""
     set_up_tests()

@@ -68,9 +68,3 @@ def test_short_series_give_a_usable_model(length):
     for inputs in (0, 1):
         series = make_series(length, 2, inputs, 0.3)
         assert np.isfinite(log_marginal(subspace(series, 3), series))
-
-
-@pytest.mark.parametrize(("state_dim", "horizon"), [(0, None), (2, 0), (2, 16)])
-def test_impossible_requests_are_refused(state_dim, horizon):
-    with pytest.raises(ValueError, match="state_dim must be at least 1 and horizon from 1 to 15"):
-        subspace(make_series(30), state_dim, horizon)

@@ -87,7 +87,7 @@ def test_known_rows_are_exact_in_the_fit_and_stay_so_in_the_model(chain):
 
 
 def test_delays_hold_controls_and_states():
-    wiring = make_wiring("delay-2", 3, 1, 1)
+    wiring = Wiring([[0, 1, 1, 0]] * 3, delays={0: 3, 1: 0})
     start = output_error_fit(SERIES, Spec(state_dim=3, likelihood="gaussian", wiring=wiring))
     transition, control = np.asarray(start.model.transition), np.asarray(start.model.input_map)
     np.testing.assert_array_equal(transition[:2], [[0, 0, 0], [1, 0, 0]])
@@ -112,7 +112,7 @@ def test_without_controls_the_likelihood_alone_finds_it():
 def test_parts_that_take_no_wiring_say_so(cascade):
     with pytest.raises(ValueError, match="does not support wiring: use 'inducing' or 'fourier'"):
         build_model(SERIES, 2, 6, basis="hilbert", wiring="cascade", linear=cascade)
-    with pytest.raises(ValueError, match="do not support wiring: leave it out"):
+    with pytest.raises(ValueError, match="`lgssm` supports only wiring=None"):
         gpssm.fit(SERIES, method="lgssm", state_dim=2, wiring="cascade", progress=False)
     with pytest.raises(ValueError, match="drop it from learn"):
         gpssm.fit(SERIES, state_dim=2, wiring="cascade", learn=["likelihood.*"], progress=False)

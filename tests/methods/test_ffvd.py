@@ -10,9 +10,8 @@ import builders
 from gpssm.data.padding import pad, pad_path
 from gpssm.inference.hmc import StepSize
 from gpssm.inference.noise_moves import ENOUGH, Walk
-from gpssm.inference.parameters import rate_for
 from gpssm.inference.settings import pilot_length
-from gpssm.methods.ffvd import FFVD, SCHEDULE
+from gpssm.methods.ffvd import FFVD, FFVDSampler
 from gpssm.model.likelihoods import Poisson
 
 CHUNK = 40
@@ -116,9 +115,7 @@ def test_other_likelihoods_are_sampled():
     ("rows", "rate"), [([60], 0.1), ([100, 150], 0.06), ([500], 0.03), ([9000], 0.03)]
 )
 def test_few_rows_take_longer_steps_to_the_kernels_optimum(rows, rate):
-    assert rate_for(0.03, tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(
-        rate
-    )
+    assert FFVD().rate(tuple(np.zeros((number + 1, 2)) for number in rows)) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(100, 40), (5000, 40), (10_000, 20), (10**6, 10)])
@@ -143,7 +140,7 @@ def test_trajectories_have_all_lengths_up_to_the_longest():
         - 1
         for seed in range(1, 41)
     ]
-    longest = int(np.ceil(SCHEDULE.angle / size))
+    longest = int(np.ceil(FFVDSampler.schedule.angle / size))
     assert {1, longest} <= set(counts) <= set(range(1, longest + 1))
     assert len(set(counts)) >= 0.9 * longest
     assert np.mean(counts) == pytest.approx(0.5 * longest, rel=0.1)

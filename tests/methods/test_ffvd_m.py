@@ -1,51 +1,13 @@
-"""The stochastic-gradient samplers, joint and collapsed: windows of time against the whole, roles, and warm-up."""
-
-import functools
+"""The stochastic-gradient samplers, joint and collapsed: roles and warm-up."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import builders
 import sampling
 from gpssm.inference.settings import pilot_length
-from gpssm.methods.ffvd_m import FFVDCM, FFVDM, log_target_window
+from gpssm.methods.latents import FFVDCM, FFVDM
 from gpssm.model.target import log_target
-
-
-def test_windows_are_unbiased():
-    """The value and the gradient in states, weights and leaves, averaged over all windows, are those of the target."""
-    model = builders.make_model("stacked")
-    series = [builders.make_series(n, missing=True, seed=i) for i, n in enumerate((5, 3))]
-    states = tuple(jnp.asarray(builders.make_states(n)) for n in (5, 3))
-    weights = jnp.asarray(np.random.default_rng(0).normal(size=(2, model.basis.size)))
-    point = states, weights, model.leaves()
-
-    @functools.partial(jax.jit, static_argnames="length")
-    def part(first, point, length):
-        def estimate(point):
-            return log_target_window(model.with_leaves(point[2]), *point[:2], series, first, length)
-
-        return jax.value_and_grad(estimate)(point)
-
-    @jax.jit
-    def whole(point):
-        return jax.value_and_grad(
-            lambda point: log_target(model.with_leaves(point[2]), *point[:2], series)
-        )(point)
-
-    expected = whole(point)
-    for length in (3, 8):
-        parts = [part(jnp.asarray(first), point, length) for first in range(8)]
-        averaged = jax.tree.map(lambda *values: sum(values) / 8, *parts)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10),
-            averaged,
-            expected,
-        )
-        spread = np.std([float(value) for value, _ in parts])
-        assert spread < 1e-10 if length == 8 else spread > 0.1
 
 
 @pytest.mark.parametrize("kind", [FFVDM, FFVDCM])
@@ -98,9 +60,3 @@ def test_log_target_is_that_of_the_start():
     _, info = jax.jit(method.step)(jax.random.key(1), carry, series)
     np.testing.assert_array_equal(draw.states[0], states[0])
     assert info.log_target == pytest.approx(float(log_target(model, states, draw.weights, series)))
-
-
-def test_window_longer_than_the_data_is_named():
-    model, _, states = sampling.small_problem()
-    with pytest.raises(ValueError, match="window must be at most the 8 rows of the data, got 9"):
-        FFVDM(window=9).build(model, states)

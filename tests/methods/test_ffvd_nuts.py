@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import sampling
-from gpssm.methods.ffvd_m import FFVDCM, FFVDM
-from gpssm.methods.ffvd_nuts import FFVDNUTS
+from gpssm.methods.latents import FFVDCM, FFVDM, FFVDNUTS
 from gpssm.model.target import log_collapsed
 
 DRAWS = 2000
@@ -55,16 +54,6 @@ def test_agrees_with_nuts(kind, collapsed):
     assert not info.divergent.any()
     np.testing.assert_array_equal(info.gradients, 1.0)
     np.testing.assert_array_equal(info.acceptance, 1.0)
-
-
-@pytest.mark.slow
-def test_window_agrees_with_nuts(collapsed):
-    config = FFVDM(num_warmup=10_000, step_size=0.02, window=4)
-    draws, info, _ = sampling.run(
-        config, *sampling.small_problem(), num_draws=DRAWS, thin=50, seed=1
-    )
-    assert sampling.largest_z(draws, collapsed[0], bias=0.03) < 4.5
-    np.testing.assert_array_equal(info.gradients, 0.5)
 
 
 @pytest.mark.slow

@@ -160,8 +160,6 @@ def test_the_model_holds_the_regression():
             getattr(again, name), getattr(regression, name), rtol=1e-6, atol=1e-12
         )
     np.testing.assert_array_equal(again.linear.transition, regression.linear.transition)
-    with pytest.raises(TypeError, match="a model that it has built"):
-        as_regression(fit(bent_series(), method="arx", progress=False).model)
 
 
 def test_states_are_the_lags():

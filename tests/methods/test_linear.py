@@ -174,7 +174,7 @@ def test_without_controls_and_with_two_outputs():
 
 
 def test_mistakes_are_explained():
-    with pytest.raises(ValueError, match="Gaussian outputs"):
+    with pytest.raises(ValueError, match="supports only likelihood='gaussian'"):
         fit(arx_series(60), method="arx", likelihood="poisson", progress=False)
     with pytest.raises(ValueError, match=r"needs \d+ rows"):
         fit(arx_series(30), method=ARX(orders=(8, 8)), progress=False)

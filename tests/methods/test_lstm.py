@@ -141,7 +141,9 @@ def test_seeds_differ_and_what_it_cannot_do_is_said():
     first, second = (start(jax.random.key(seed), UNITS, 1, 1) for seed in (0, 1))
     assert not np.allclose(first.readout, second.readout)
     assert not METHODS["lstm"].learns
-    with pytest.raises(ValueError, match="Gaussian outputs"):
+    with pytest.raises(
+        ValueError, match="`lstm` supports only likelihood='gaussian', got 'poisson'"
+    ):
         fit(bent_series(), method="lstm", likelihood="poisson", progress=False)
     whole = bent_series()
     gone = Series(np.where(np.arange(60)[:, None] < 48, whole.y, np.nan), whole.u)

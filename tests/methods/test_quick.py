@@ -16,7 +16,7 @@ from gpssm.inference.parameters import ParameterMoves
 from gpssm.linear.state_space import smooth
 from gpssm.methods import FFVD, METHODS, Quick
 from gpssm.methods.linear import as_linear
-from gpssm.methods.quick import SCHEDULE, QuickSampler
+from gpssm.methods.quick import QuickSampler
 from gpssm.model.likelihoods import Poisson
 from gpssm.model.priors import InverseGamma
 from gpssm.model.types import Info
@@ -47,14 +47,17 @@ class Steep(Quick):
     """The method on the square of its target, whose coordinates then are wrong by ω² = 2."""
 
     def build(self, model, states):
-        moves = SteepMoves(model, self.num_warmup, self.learning_rate)
-        return QuickSampler(self, moves, states, SCHEDULE)
+        return SteepSampler(self, model, states)
 
 
 class SteepMoves(ParameterMoves):
     def density(self, states, series):
         plain = super().density(states, series)
         return lambda model: 2 * plain(model)
+
+
+class SteepSampler(QuickSampler):
+    move_type = SteepMoves
 
 
 def test_linear_dynamics_give_the_kalman_smoother():
@@ -81,7 +84,7 @@ def test_the_bias_is_that_of_the_step_and_is_reported(energy_error):
     mean, variances = smoothed(model, series)
     gap = np.concatenate(draws.states, 2) - mean
     inflation = np.mean(gap**2 / (0.5 * variances)) - 1
-    steps = np.minimum(np.exp(carry.step.log_average), SCHEDULE.longest_step)
+    steps = np.minimum(np.exp(carry.step.log_average), QuickSampler.schedule.longest_step)
     angle = np.outer(steps, np.linspace(0.8, 1.2, 41))  # steps are jittered
     a = 0.5 * angle
     expected = np.mean(2 / (1 + 2 * a / np.tan(angle) - a**2)) - 1

@@ -23,7 +23,6 @@ from gpssm.methods.rgpssm import (
     draw_states,
     first_dynamics,
     predict,
-    room_for,
     run,
     update,
     with_factors,
@@ -88,7 +87,7 @@ def fitted():
 def test_without_anything_to_learn_it_is_the_kalman_filter():
     dynamics = dynamics_of(SILENT, 1e-9)
     series = [gapped_series(), gapped_series(12, 1)]
-    belief, _, log_density = run(dynamics, series, room_for(dynamics, 5), 0.05)
+    belief, _, log_density = run(dynamics, series, PointSet.of(dynamics, [], 5 + 1), 0.05)
     models = kalman.stack([dynamics.linear])
     assert log_density == pytest.approx(kalman.log_density(models, series)[0], rel=1e-8)
     filtered = kalman.filter_states(models, series[1])
@@ -201,7 +200,7 @@ def test_points_are_found_where_they_are_new_and_never_more_than_the_budget():
     dynamics = dynamics_of()
     series = [gapped_series(60)]
     wide, few, tight = (
-        run(dynamics, series, room_for(dynamics, budget), novelty)[1]
+        run(dynamics, series, PointSet.of(dynamics, [], budget + 1), novelty)[1]
         for budget, novelty in ((50, 0.05), (50, 0.5), (3, 0.05))
     )
     assert few.size < wide.size < 50
@@ -283,5 +282,3 @@ def test_mistakes_are_explained():
             fit(bent_series(40), method="rgpssm", state_dim=1, progress=False, **settings)
     with pytest.raises(ValueError, match="between 0 and 1"):
         RecursiveGPSSM(novelty=1.0)
-    with pytest.raises(TypeError, match="a model that it has built"):
-        as_dynamics(fit(bent_series(40), method="arx", progress=False).model)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal, multivariate_t
+from scipy.stats import multivariate_normal
 
 import builders
 import gpssm
@@ -14,6 +14,7 @@ from gpssm.data.series import Series
 from gpssm.methods import Exact, ReducedRank
 from gpssm.methods.rrank import NOISE, RankMoves
 from gpssm.model.bases import Hilbert
+from gpssm.model.conditionals import draw_noise
 from gpssm.model.priors import InverseGamma, Normal
 from gpssm.model.target import log_boundary, log_collapsed
 
@@ -46,24 +47,16 @@ def regression(model, states, series):
     )
 
 
-def test_density_is_a_student_t_and_the_library_s_own_if_the_noise_is_fixed():
+def test_density_is_gaussian_and_the_library_s_own_if_the_noise_is_that_of_the_start():
     model, series, states = problem("sample")
     error, gain, unit = regression(model, states, series)
-    shapes = [np.eye(11) + a @ a.T / q for a, q in zip(gain, unit, strict=True)]
-    rows = eqx.filter_jit(RankMoves(model, 0, 0.1).log_rows)(model, states, series)
-    for found, r, shape in zip(rows, error, shapes, strict=True):
-        np.testing.assert_allclose(
-            found, multivariate_t.logpdf(r, shape=SCALE / SHAPE * shape, df=2 * SHAPE)
-        )
-    fixed, other = (
-        model.with_roles("fix", NOISE),
-        model.with_leaves({NOISE: model.log_process_std + 0.3}),
-    )
-    moves = RankMoves(fixed, 0, 0.1)
+    moves = RankMoves(model, 0, 0.1)
     density = eqx.filter_jit(lambda model: moves.density(states, series)(model))
     np.testing.assert_allclose(
-        density(fixed), eqx.filter_jit(log_collapsed)(fixed, states, series), rtol=1e-10
+        density(model), eqx.filter_jit(log_collapsed)(model, states, series), rtol=1e-10
     )
+    other = model.with_leaves({NOISE: model.log_process_std + 0.3})
+    shapes = [np.eye(11) + a @ a.T / q for a, q in zip(gain, unit, strict=True)]
     scaled = zip(error, shapes, np.asarray(other.process_variance), strict=True)
     expected = sum(multivariate_normal.logpdf(r, cov=q * shape) for r, shape, q in scaled)
     boundary = eqx.filter_jit(log_boundary)(other, states, series)
@@ -78,8 +71,10 @@ def test_draws_of_weights_and_noise_have_their_moments():
 
     def one(key):
         noise_key, weights_key = jax.random.split(key)
-        drawn = moves.draw_process_noise(noise_key, moves.init(), states, series)
-        return drawn.leaves[NOISE], moves.draw_weights(weights_key, drawn, states, series)
+        parameters = moves.init()
+        drawn = draw_noise(noise_key, moves.process_noise_given(parameters, states, series))
+        parameters = parameters._replace(leaves=parameters.leaves | {NOISE: drawn})
+        return drawn, moves.draw_weights(weights_key, parameters, states, series)
 
     keys = jax.random.split(jax.random.key(0), count)
     log_std, weights = map(np.asarray, jax.jit(lambda keys: jax.lax.map(one, keys))(keys))
@@ -161,4 +156,4 @@ def test_what_it_cannot_do_is_said():
         ReducedRank().build(builders.make_model("stacked"), states)
     normal = RankMoves(model.with_priors({NOISE: Normal(0.0, 1.0)}), 0, 0.1)
     with pytest.raises(TypeError, match="needs a prior of type InverseGamma, got Normal"):
-        jax.eval_shape(lambda: normal.log_rows(model, states, series))
+        jax.eval_shape(lambda: normal.process_noise_given(normal.init(), states, series))

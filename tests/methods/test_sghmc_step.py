@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from gpssm.methods.ffvd_m import SGHMCState, sghmc_step
+from gpssm.methods.latents import SGHMCState, sghmc_step
 
 DIM, DECAY, LENGTH = 10, 0.05, 30_000
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import erf
 from sklearn.gaussian_process import kernels as reference
 
 from gpssm.model.kernels import KERNELS, Active, Kernel, Linear, SquaredExponential, make_kernel
@@ -124,35 +123,6 @@ def test_scikit_learn_agrees(name):
         np.testing.assert_allclose(
             matrix[d], variance * REFERENCES[name](kernel, lengthscale), rtol=1e-8, atol=1e-12
         )
-
-
-def test_neural_network_is_the_covariance_of_error_function_units():
-    """k = σ² E[erf(w·z̃) erf(w·z̃')], z̃ = [1; z], w ~ N(0, diag(1, ℓ⁻²)): Gauss–Hermite in the two sums."""
-    kernel = registered("neural-network")
-    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
-    weights = np.outer(weights, weights) / (2 * np.pi)
-    for d in range(2):
-        variance, lengthscale = parameters(kernel, d)
-        for z, other in zip(LEFT, RIGHT, strict=False):
-            features = np.array([np.append(z / lengthscale, 1), np.append(other / lengthscale, 1)])
-            factor = np.linalg.cholesky(features @ features.T)
-            first = factor[0, 0] * nodes[:, None]
-            second = factor[1, 0] * nodes[:, None] + factor[1, 1] * nodes[None]
-            expected = variance * np.sum(weights * erf(first) * erf(second))
-            value = evaluate(kernel, z[None], other[None])[d, 0, 0]
-            np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_neural_network_saturates_far_away_without_breaking(dtype):
-    kernel = jax.tree.map(lambda leaf: leaf.astype(dtype), registered("neural-network"))
-    far = 1e9 * jnp.asarray(LEFT, dtype)
-    value, gradient = slope(kernel, far, far)
-    assert np.isfinite(value)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    np.testing.assert_allclose(
-        kernel.diagonal(far), np.tile(kernel.variance[:, None], 6), rtol=1e-3
-    )
 
 
 def polar_grid(dim: int) -> tuple[np.ndarray, np.ndarray]:

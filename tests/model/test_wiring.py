@@ -55,7 +55,7 @@ def slopes(model, x, u):
 CASES = [
     ("se+linear*matern32", "inducing"),
     ("periodic", "inducing"),
-    ("neural-network", "inducing"),
+    ("polynomial", "inducing"),
     ("se", "fourier"),
 ]
 
@@ -146,7 +146,7 @@ def test_collapsing_integrates_the_weights_out():
 
 
 def test_what_is_written_down_makes_it_again():
-    for wiring in (WIRING, make_wiring("delay-2", 3, 1, 1), make_wiring("sparse", 2, 1, 2)):
+    for wiring in (WIRING, make_wiring("sparse", 2, 1, 2)):
         assert Wiring(*wiring.plain()) == wiring
 
 
@@ -161,9 +161,6 @@ def test_names():
     assert second == make_wiring("chain", 4, 1, 2)
     assert second.learned == (False, True, False, True)
     assert make_wiring("chain", 3, 0, 1).integrators == ((0, 1), (1, 2))
-    delay = make_wiring("delay-2", 5, 2, 1)
-    assert dict(delay.delays) == {0: 5, 1: 0, 2: 6, 3: 2}
-    assert np.array_equal(delay.enters[4], [0, 1, 0, 1, 1, 0, 0])
     assert make_wiring("sparse", 2, 1, 2).sparse
     assert make_wiring("sparse", 2, 1, 2).measured == ((0, 0), (1, 1))
     assert wired_size("second-order", 2) == 4
@@ -177,7 +174,6 @@ BAD = {
     "state_dim=4": lambda: make_wiring("second-order", 3, 1, 2),
     "Use state_dim=1, or Wiring": lambda: make_wiring("sparse", 2, 1, 1),
     "a multiple of 2": lambda: make_wiring("chain", 3, 1, 2),
-    "data with an input": lambda: make_wiring("delay-2", 3, 0, 1),
     "cannot have 3 outputs": lambda: make_wiring("cascade", 2, 1, 3),
     "Pass state_dim=2": lambda: make_wiring([[1, 1, 1], [1, 0, 0]], 3, 1, 1),
     "nothing enters the transition of state 1": lambda: Wiring([[1, 1], [0, 0]]),

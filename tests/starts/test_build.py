@@ -97,7 +97,7 @@ def test_every_kernel_name(start):
     for name, build in KERNELS.items():
         model = build_model(SERIES, 2, NUM, kernel=name, linear=start)
         assert isinstance(model.kernel, build.__self__)
-    model = build_model(SERIES, 2, NUM, kernel="neural-network + linear * periodic", linear=start)
+    model = build_model(SERIES, 2, NUM, kernel="polynomial + linear * periodic", linear=start)
     assert_usable(model, start.states[0], SERIES)
 
 

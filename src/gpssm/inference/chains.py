@@ -11,7 +11,6 @@ separate identifier, and all chains continue from its last state.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from time import monotonic
 from typing import Any, Literal, NamedTuple
@@ -20,7 +19,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from gpssm.core.runtime import in_threads, jit
@@ -31,7 +29,7 @@ from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info, Method
 from gpssm.starts.build import Start
 
-Batching = Literal["auto", "map", "vmap", "shard"]
+Batching = Literal["auto", "map", "vmap"]
 
 BLOCKS = 50  # most blocks in a chunk, so that the progress bar moves and checkpoints are recent
 
@@ -85,7 +83,7 @@ class ChainSetup(NamedTuple):
 
 
 class ChainLayout(NamedTuple):
-    """How chains are run: one call of the program for each, or all at once on one or more devices.
+    """How chains are run: one call of the program for each, or all at once.
 
     Parameters
     ----------
@@ -93,15 +91,12 @@ class ChainLayout(NamedTuple):
         Maximum number of blocks in a chunk.
     separate
         Whether there is one call for each chain.
-    mesh
-        The devices over which chains are distributed, if they run at once on several devices.
     kept_from
         The first state of each series that draws contain.
     """
 
     rows: int
     separate: bool
-    mesh: Mesh | None
     kept_from: tuple[int, ...]
 
 
@@ -125,9 +120,7 @@ class Chains:
         Number of chains.
     batching
         "map" runs one call per chain on the available cores (best on a CPU), "vmap" runs all chains
-        in one program (best on a GPU), and "shard" distributes them over all devices; "auto"
-        chooses by the device. On a CPU, "shard" is "map" with a device for each call, so that draws
-        do not depend on the number of devices.
+        in one program (best on a GPU), and "auto" chooses by the device.
     chunk
         Maximum number of blocks in a chunk; None chooses it to limit memory.
     kept_from
@@ -167,17 +160,12 @@ class Chains:
         )
         self.members: list[ChainSetup] = members if self.separate_models else members * num_chains
         self.key = jax.random.key(seed, impl="threefry2x32")
-        on_cpu = jax.default_backend() == "cpu"
-        mesh = None
-        if _is_spread(batching, num_chains) and not on_cpu:
-            mesh = Mesh(np.array(jax.devices()), ("chain",))
-        self.devices = jax.devices() if batching == "shard" and on_cpu else []
         if chunk is None:
             draws = jax.tree.leaves(self.shapes[1].draws)
             size = sum(leaf.size * leaf.dtype.itemsize for leaf in draws)
             chunk = max(1, min(BLOCKS, 2**26 // size))  # 64 MB for the draws of all chains
-        separate = on_cpu if batching in ("auto", "shard") else batching == "map"
-        self.layout = ChainLayout(chunk, separate, mesh, self.kept_from)
+        separate = jax.default_backend() == "cpu" if batching == "auto" else batching == "map"
+        self.layout = ChainLayout(chunk, separate, self.kept_from)
         self.compiled = False
         self.compile_seconds = 0.0
         self.run_seconds = 0.0
@@ -205,7 +193,7 @@ class Chains:
             *(eqx.partition(member, eqx.is_array) for member in self.members), strict=True
         )
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
-        return eqx.combine(self._place(stacked), rest[0])
+        return eqx.combine(stacked, rest[0])
 
     def start(self, pilot: bool) -> Any:
         """Return the carry before the first iteration.
@@ -252,7 +240,6 @@ class Chains:
         chunk : Chunk
             Its results, as NumPy arrays.
         """
-        carry = self._place(carry)
         if not self.compiled:
             # A chunk without blocks measures the time of compilation or of loading a cached
             # program.
@@ -285,21 +272,14 @@ class Chains:
         names = np.full(self.num_chains, 2**32 - 2) if pilot else np.arange(self.num_chains)
         names = names.astype("uint32")
         if not self.layout.separate:
-            results = _run(
-                function, self._place(names), carry, arguments, self._stacked, self.layout
-            )
+            results = _run(function, names, carry, arguments, self._stacked, self.layout)
             return jax.block_until_ready(results)
 
         def run_chain(chain: int) -> Any:
-            device = nullcontext()
-            if self.devices:
-                device = jax.default_device(self.devices[chain % len(self.devices)])
             before = jax.tree.map(lambda leaf: leaf[chain], carry)
-            with device:
-                after = _run(
-                    function, names[chain], before, arguments, self.members[chain], self.layout
-                )
-                return jax.block_until_ready(after)
+            member = self.members[chain]
+            after = _run(function, names[chain], before, arguments, member, self.layout)
+            return jax.block_until_ready(after)
 
         carry = jax.tree.map(np.asarray, carry)
         run = (
@@ -308,15 +288,6 @@ class Chains:
             else in_threads(run_chain, range(self.num_chains))
         )
         return jax.tree.map(lambda *leaves: np.stack(leaves), *run)
-
-    def _place(self, tree: Any) -> Any:
-        """Distribute the leading axis of arrays over the devices of the mesh, if there is one."""
-        mesh = self.layout.mesh
-        return (
-            tree
-            if mesh is None
-            else jax.device_put(tree, NamedSharding(mesh, PartitionSpec("chain")))
-        )
 
     def _arguments(self, first: int, blocks: int, thin: int, keep: bool) -> ChunkArguments:
         counts: list[Any] = [np.asarray(number, "int32") for number in (first, blocks, thin)]
@@ -343,20 +314,10 @@ def _run(
         return function(names, carry, arguments, member, layout)
     arrays, rest = eqx.partition(member, eqx.is_array)
 
-    def run_all(names: Array, carry: Any, arguments: ChunkArguments, arrays: Any) -> Any:
-        def run_chain(chain: tuple[Array, Any, Any]) -> Any:
-            name, before, leaves = chain
-            return function(name, before, arguments, eqx.combine(leaves, rest), layout)
+    def run_chain(name: Array, before: Any, leaves: Any) -> Any:
+        return function(name, before, arguments, eqx.combine(leaves, rest), layout)
 
-        return jax.vmap(run_chain)((names, carry, arrays))
-
-    if layout.mesh is not None:
-        split = PartitionSpec("chain")
-        specs = (split, split, PartitionSpec(), split)
-        run_all = jax.shard_map(
-            run_all, mesh=layout.mesh, in_specs=specs, out_specs=split, check_vma=False
-        )
-    return run_all(names, carry, arguments, arrays)
+    return jax.vmap(run_chain)(names, carry, arrays)
 
 
 def _start(
@@ -436,18 +397,6 @@ def _empty(
     return jax.tree.map(
         lambda leaf: jnp.zeros((blocks, *leaf.shape), leaf.dtype), Chunk(info, draw)
     )
-
-
-def _is_spread(batching: Batching, num_chains: int) -> bool:
-    """Return whether chains are distributed over all devices."""
-    number = len(jax.devices())
-    if batching == "shard" and num_chains % number:
-        raise ValueError(
-            f"batching='shard' distributes chains evenly over {number} devices, but "
-            f"num_chains={num_chains} is not a multiple. Change num_chains, or use "
-            "batching='auto'."
-        )
-    return batching == "shard" or (batching == "auto" and number > 1 and num_chains % number == 0)
 
 
 def _add_to_block(before: Info, info: Info, thin: Array) -> Info:

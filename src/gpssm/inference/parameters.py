@@ -13,7 +13,7 @@ of the warm-up, which the chains share (`pilot_length`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -214,32 +214,29 @@ class ParameterMoves(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampler(Method):
-    """A method that moves states and parameters.
+    """A method with the model and the states from which it starts.
 
     Parameters
     ----------
     settings
         The settings of the method.
-    moves
-        The moves of the parameters.
-    start
-        The states to start from.
+    model
+        The initial model.
+    states
+        The initial states.
     """
+
+    move_type: ClassVar[type[ParameterMoves]] = ParameterMoves
 
     settings: Any
-    moves: ParameterMoves
-    start: States
+    model: GPSSM
+    states: States
 
-
-def rate_for(learning_rate: float, states: States) -> float:
-    """Return the initial step size of Adam, which is up to 3⅓ times as large for few rows, where
-    the kernel starts further from its optimum.
-
-    Beyond 500 rows, large steps bring no gain and move a kernel that was fitted by shooting away
-    from values that simulations need.
-    """
-    rows = sum(len(path) - 1 for path in states)
-    return learning_rate * min(max(500 / rows, 1.0), 10 / 3)
+    @property
+    def moves(self) -> ParameterMoves:
+        """The moves of the parameters."""
+        settings = self.settings
+        return self.move_type(self.model, settings.num_warmup, settings.rate(self.states))
 
 
 def annealed_adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:

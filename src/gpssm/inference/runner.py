@@ -14,7 +14,7 @@ import numpy as np
 import gpssm
 from gpssm.core.files import digest, hold
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_seed, check_whole, stable_repr
+from gpssm.core.text import check_path, check_seed, stable_repr
 from gpssm.data.series import Series
 from gpssm.inference.chains import Batching, Chains, Chunk
 from gpssm.inference.checkpoint import Checkpoint
@@ -27,7 +27,7 @@ from gpssm.inference.progress import (
     reporter,
     running_rhat,
 )
-from gpssm.inference.settings import MethodSettings
+from gpssm.inference.settings import MethodSettings, check_settings, checked, choice, whole
 from gpssm.model.types import Draw, Info
 from gpssm.starts.build import Start
 
@@ -52,8 +52,8 @@ class Runtime:
     resume
         Whether to continue the run saved in that folder.
     batching
-        How chains are run: one after the other or on separate cores ("map"), in one batch ("vmap"),
-        or distributed over all devices ("shard"); "auto" chooses by the available devices.
+        How chains are run: one after the other or on separate cores ("map"), or in one batch
+        ("vmap"); "auto" chooses by the device.
     chunk
         Number of draws between updates of the progress, checkpoints and checks for Ctrl-C; None
         chooses it automatically.
@@ -70,33 +70,26 @@ class Runtime:
         Address of a Dask scheduler to run the candidates on instead, tcp://host:8786, or a client.
     """
 
-    num_chains: int = 4
-    seed: int = 0
-    progress: Mode = True
+    num_chains: int = whole(4)
+    seed: int = checked(0, lambda _, value: check_seed(value))
+    progress: Mode = checked(True, lambda _, value: check_progress(value))
     checkpoint: str | Path | None = None
     resume: bool = False
-    batching: Batching = "auto"
-    chunk: int | None = None
+    batching: Batching = choice("auto", get_args(Batching))
+    chunk: int | None = whole(None, none="to choose it")
     keep_states: int | Literal["auto", "all"] = "auto"
     callback: Callable[[Any], object] | None = None
-    jobs: int = 1
+    jobs: int = whole(1)
     cluster: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", check_seed(self.seed))
-        check_whole("num_chains", self.num_chains, 1)
-        object.__setattr__(self, "num_chains", int(self.num_chains))
-        check_whole("chunk", self.chunk, 1, none="to choose it")
-        check_progress(self.progress)
-        if not isinstance(self.batching, str) or self.batching not in get_args(Batching):
-            raise ValueError(
-                f"batching must be one of {', '.join(get_args(Batching))}, got {self.batching!r}."
-            )
+        check_settings(self)
+        for name in ("seed", "num_chains"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback must be a function of a posterior; got {self.callback!r}.")
         if self.checkpoint is not None:
             check_path(self.checkpoint)
-        check_whole("jobs", self.jobs, 1)
         if self.resume and self.checkpoint is None:
             raise ValueError("resume=True needs the folder of the run: checkpoint='...'.")
 
@@ -111,9 +104,9 @@ class Runtime:
 FIRST_LOOK = 50
 
 
-def is_look(draws: int) -> bool:
-    """Whether the precision is assessed after this number of draws per chain."""
-    return draws % FIRST_LOOK == 0 and (draws // FIRST_LOOK).bit_count() == 1
+def next_look(draws: int) -> int:
+    """Return the number of draws per chain at the first look after so many draws."""
+    return FIRST_LOOK << (draws // FIRST_LOOK).bit_length()
 
 
 class Sample(NamedTuple):
@@ -217,7 +210,7 @@ class Loop:
         draws = self.blocks_done - self.settings.num_warmup
         if self.is_enough is None or self.blocks_done >= self.num_blocks:
             return self.blocks_done >= self.num_blocks
-        if draws > 0 and is_look(draws) and self.is_enough(self.result()):
+        if draws > 0 and next_look(draws - 1) == draws and self.is_enough(self.result()):
             self.num_blocks = self.blocks_done
         return self.blocks_done >= self.num_blocks
 
@@ -229,10 +222,7 @@ class Loop:
             return self.settings.num_warmup
         if self.is_enough is None:
             return self.num_blocks
-        draws = begin - self.settings.num_warmup
-        look = FIRST_LOOK
-        while look <= draws:
-            look *= 2
+        look = next_look(begin - self.settings.num_warmup)
         return min(self.settings.num_warmup + look, self.num_blocks)
 
     def iterations(self, blocks: int) -> int:
@@ -327,19 +317,6 @@ def _join(parts: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
-def _fingerprint(
-    series: list[Series], runtime: Runtime, identity: Mapping[str, str]
-) -> dict[str, str]:
-    """Return a fingerprint that must match for a checkpoint to be continued."""
-    return {
-        "data": digest(series),
-        **identity,
-        "seed": str(runtime.seed),
-        "chains": str(runtime.num_chains),
-        "version": gpssm.__version__,
-    }
-
-
 @in_double_precision
 def run_chains(
     method: MethodSettings,
@@ -399,8 +376,15 @@ def run_chains(
     checkpoint = None
     if runtime.checkpoint is not None:
         models = {"method": stable_repr(method), "model": digest([item.model for item in starts])}
-        fingerprint = _fingerprint(series, runtime, models if identity is None else identity)
-        fingerprint |= {} if kept_from is None else {"states": str(kept_from)}
+        # What must be the same for a checkpoint to be continued.
+        fingerprint = {
+            "data": digest(series),
+            **(models if identity is None else identity),
+            "seed": str(runtime.seed),
+            "chains": str(runtime.num_chains),
+            "version": gpssm.__version__,
+            **({} if kept_from is None else {"states": str(kept_from)}),
+        }
         checkpoint = Checkpoint.open(runtime.checkpoint, fingerprint, runtime.resume)
     separate = separate or len(starts) > 1
     shared = 0 if separate else method.num_shared(starts[0].model)

@@ -1,21 +1,22 @@
 """Settings of methods, as registered in METHODS, and the interface that `fit` uses.
 
-A method is a frozen dataclass of settings with a `build`, which returns an object with the three
-pure functions `init`, `step` and `draw` (`gpssm.model.types.Method`). `fit` calls, in this order,
+A method is a frozen dataclass of settings that names its `sampler`, a class with the three pure
+functions `init`, `step` and `draw` (`gpssm.inference.parameters.Sampler`). `fit` calls, in this
+order,
 
     prepare(series, spec, key)      the model of the scaled series, and the states to start from
     adopt(model)                    the model with the roles that the method gives its leaves
-    num_shared(model)               the number of warm-up iterations that one pilot chain runs for
-    all build(model, states)            the method
+    num_shared(model)               the number of warm-up iterations that one pilot runs for all
+    build(model, states)            the sampler
 
 Leaves with the role "optimise" are learned only in the first part of the warm-up (`pilot_length`),
 which the chains share: only with the same optimised parameters do they sample the same posterior.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -33,26 +34,14 @@ if TYPE_CHECKING:
 States = tuple[Float[Array, "_ Dx"], ...]
 
 
-class Assumptions(NamedTuple):
-    """Assumptions of a method about its posterior q(x, v); the documentation has a table of them.
-
-    Parameters
-    ----------
-    coupled
-        Whether states and weights depend on each other in q.
-    free_states, free_weights
-        Whether q(x) and q(v) are free of a parametric family.
-    words
-        Short description of q(x, v).
-    """
-
-    coupled: bool
-    free_states: bool
-    free_weights: bool
-    words: str
+def checked(default: Any, check: Callable[[str, Any], object]) -> Any:
+    """Declare a setting with its default and a function of name and value that may raise."""
+    return field(default=default, metadata={"check": check})
 
 
-def whole(default: int | None, least: int = 1, none: str | None = None) -> Any:
+def whole(
+    default: int | str | None, least: int = 1, none: str | None = None, word: str | None = None
+) -> Any:
     """Declare a setting that is a whole number.
 
     Parameters
@@ -63,8 +52,15 @@ def whole(default: int | None, least: int = 1, none: str | None = None) -> Any:
         The least value.
     none
         Meaning of None, if it is allowed: "for all rows".
+    word
+        A word that may stand in place of a number: "auto".
     """
-    return field(default=default, metadata={"check": partial(check_whole, least=least, none=none)})
+
+    def check(name: str, value: Any) -> None:
+        if not (isinstance(value, str) and value == word):
+            check_whole(name, value, least, none)
+
+    return checked(default, check)
 
 
 def real(default: float, holds: Callable[[float], bool], requirement: str) -> Any:
@@ -84,7 +80,7 @@ def real(default: float, holds: Callable[[float], bool], requirement: str) -> An
         if not is_real(value) or not holds(value):
             raise ValueError(f"{name} must be {requirement}, got {value!r}.")
 
-    return field(default=default, metadata={"check": check})
+    return checked(default, check)
 
 
 def positive(default: float) -> Any:
@@ -99,7 +95,34 @@ def share(default: float) -> Any:
 
 def choice(default: str, choices: Iterable[str]) -> Any:
     """Declare a setting with a fixed set of choices."""
-    return field(default=default, metadata={"check": partial(check_choice, choices=choices)})
+    return checked(default, partial(check_choice, choices=choices))
+
+
+def counts(default: tuple[int, int] | None) -> Any:
+    """Declare a setting that is several whole numbers of at least 1, or None if that is its
+    default.
+    """
+
+    def check(name: str, value: Any) -> None:
+        for number in (value or (1,)) if default is None else value:
+            check_whole(f"each of {name}", number, 1)
+
+    return checked(default, check)
+
+
+def check_settings(settings: Any) -> None:
+    """Validate the declared settings of an object.
+
+    A subclass may change a default; the check of the base class still applies.
+    """
+    checks = {
+        name: item.metadata["check"]
+        for cls in reversed(type(settings).__mro__)
+        for name, item in vars(cls).get("__dataclass_fields__", {}).items()
+        if "check" in item.metadata
+    }
+    for name, check in checks.items():
+        check(name, getattr(settings, name))
 
 
 @dataclass(frozen=True)
@@ -131,7 +154,9 @@ class MethodSettings:
     pads: ClassVar[bool] = False
     # Whether it has no accept step and measures the resulting bias.
     judges_bias: ClassVar[bool] = False
-    assumptions: ClassVar[Assumptions | None] = Assumptions(True, True, True, "draws from q*(x, v)")
+    sampler: ClassVar[Callable[..., Method] | None] = None  # its class, for `build`
+    # The only values of settings of the model that it supports.
+    supports: ClassVar[Mapping[str, Any]] = {}
 
     num_warmup: int = whole(500, least=0)
     num_draws: int = whole(500)
@@ -140,15 +165,7 @@ class MethodSettings:
     learning_rate: float = positive(0.03)
 
     def __post_init__(self) -> None:
-        # A subclass may change the default; the check of the base class still applies.
-        checks = {
-            name: item.metadata["check"]
-            for cls in reversed(type(self).__mro__)
-            for name, item in vars(cls).get("__dataclass_fields__", {}).items()
-            if "check" in item.metadata
-        }
-        for name, check in checks.items():
-            check(name, getattr(self, name))
+        check_settings(self)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with values chosen from the scaled series instead of None."""
@@ -169,9 +186,22 @@ class MethodSettings:
         linear = linear_fit(series, spec)
         return build(spec, linear, key, self.slack(len(linear.z)))
 
+    def check_support(self, spec: "Spec") -> None:
+        """Raise for settings of the model that the method does not support."""
+        for name, value in self.supports.items():
+            if getattr(spec, name) != value:
+                raise ValueError(
+                    f"`{spec.method_name}` supports only {name}={value!r}, got "
+                    f"{getattr(spec, name)!r}. Omit it, or use method='quick'."
+                )
+
     def slack(self, rows: int) -> float:
         """Return the prior standard deviation of a linear mean around the linear fit."""
         return SLACK
+
+    def rate(self, states: States) -> float:
+        """Return the initial step size of Adam."""
+        return self.learning_rate
 
     def adopt(self, model: GPSSM) -> GPSSM:
         """Return the model with the roles of its leaves adapted to this method."""
@@ -203,9 +233,11 @@ class MethodSettings:
 
     def build(self, model: GPSSM, states: States) -> Method:
         """Return the sampler for a model, started at these states."""
-        raise TypeError(
-            f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
-        )
+        if self.sampler is None:
+            raise TypeError(
+                f"{type(self).__name__} is not a method: use one from gpssm.methods.METHODS."
+            )
+        return self.sampler(self, model, states)
 
 
 def independent_sample(

@@ -87,10 +87,9 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
     experiments = as_list(series)
     check_trainable(series)
     likelihood = uninformed_likelihood(spec.likelihood, experiments[0].output_dim)
-    driven = experiments[0].input_dim > 0
-    if driven and isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one:
-        return output_error_fit(experiments, spec)
-    if driven and isinstance(likelihood, Wiener) and spec.wiring is None:
+    folded = isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one
+    curved = isinstance(likelihood, Wiener) and spec.wiring is None
+    if experiments[0].input_dim and (folded or curved):
         return output_error_fit(experiments, spec)
     pseudo = pseudo_series(experiments, likelihood)
     wiring = _wiring(spec, experiments)
@@ -113,9 +112,8 @@ def output_error_fit(series: list[Series], spec: "Spec") -> LinearFit:
     """
     likelihood = uninformed_likelihood(spec.likelihood, series[0].output_dim)
     if isinstance(likelihood, Wiener) and spec.wiring is None:
-        curve = type(likelihood).curve
         return fit_output_error(
-            series, spec.state_dim, curve, jax.random.key(0), likelihood.weights
+            series, spec.state_dim, likelihood.curve, jax.random.key(0), likelihood.weights
         )
     linked = isinstance(likelihood, LinkedGaussian)
     outputs = series if linked else pseudo_series(series, likelihood)
@@ -268,24 +266,15 @@ def _loss_and_gradient(
     return -log_marginal(_constrain(ravel_pytree(like)[1](vector), frame, floor), series)
 
 
-def subspace(
-    series: Series | Sequence[Series], state_dim: int, horizon: int | None = None
-) -> LinearSSM:
-    """Fit a linear state-space model with `state_dim` states to `horizon` steps of past and future.
+def subspace(series: Series | Sequence[Series], state_dim: int) -> LinearSSM:
+    """Fit a linear state-space model with `state_dim` states to some steps of past and future.
 
     The parameters are least-squares regressions of x_{t+1} on [x_t; u_t; 1] and of y_t on [x_{t+1};
-    1]. By default, `horizon` is long enough for the order and short enough for the series. Missing
-    outputs are interpolated for this fit only. Dimensions that the series cannot determine are
-    inert: A = 0, C = 0, Q = I.
+    1]. Missing outputs are interpolated for this fit only. Dimensions that the series cannot
+    determine are inert: A = 0, C = 0, Q = I.
     """
     parts = [(interpolated(part).y, np.asarray(part.u)) for part in as_list(series)]
-    longest = max(len(y) for y, _ in parts) // 2
-    horizon = _horizon(parts, state_dim) if horizon is None else horizon
-    if state_dim < 1 or not 1 <= horizon <= longest:
-        raise ValueError(
-            f"state_dim must be at least 1 and horizon from 1 to {longest}, half of the longest "
-            f"series; got state_dim={state_dim} and horizon={horizon}"
-        )
+    horizon = _horizon(parts, state_dim)
     parts = [(y, u) for y, u in parts if len(y) >= 2 * horizon]
     states = canonical_variates(parts, state_dim, horizon)
     before = np.concatenate([path[:-1] for path in states])

@@ -241,10 +241,10 @@ def draw_states(
     return paths
 
 
-def covariance_root(covariance: Float[np.ndarray, "Dx Dx"]) -> Float[np.ndarray, "Dx Dx"]:
+def covariance_root(covariance: Float[np.ndarray, "*S Dx Dx"]) -> Float[np.ndarray, "*S Dx Dx"]:
     """Return a root F of a covariance F Fᵀ, which may be singular."""
-    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
-    return vectors * np.sqrt(np.maximum(values, 0.0))
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.mT))
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
 
 
 def _scan(

@@ -5,11 +5,10 @@ from gpssm.methods.auto import Auto
 from gpssm.methods.envi import EnVI
 from gpssm.methods.exact import Exact
 from gpssm.methods.ffvd import FFVD
-from gpssm.methods.ffvd_m import FFVDCM, FFVDM
-from gpssm.methods.ffvd_nuts import FFVDNUTS
 from gpssm.methods.fic_pg import FICParticleGibbs
 from gpssm.methods.gp_narx import GPNARX
 from gpssm.methods.igpssm import IGPSSM
+from gpssm.methods.latents import FFVDCM, FFVDM, FFVDNUTS
 from gpssm.methods.linear import ARX, LGSSM, Average, Baseline, Last, RegularisedARX
 from gpssm.methods.lstm import LSTMNetwork
 from gpssm.methods.particle_gibbs import ParticleGibbs

@@ -4,9 +4,8 @@ The algorithm is in `gpssm.fitting.ladder`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from gpssm.inference.settings import Assumptions, MethodSettings
+from gpssm.inference.settings import MethodSettings
 
 
 @dataclass(frozen=True)
@@ -15,5 +14,3 @@ class Auto(MethodSettings):
 
     Setting a number of iterations in `Spec.replace` selects exact chains, `ffvd`, instead.
     """
-
-    assumptions: ClassVar[Assumptions | None] = None  # it mixes other posteriors

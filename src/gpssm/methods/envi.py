@@ -22,7 +22,6 @@ after every update; here the members remain distinct.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import inverse_root, log_normal
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, whole
+from gpssm.inference.settings import States, whole
 from gpssm.methods.variational import (
     Batch,
     StartLaw,
@@ -41,33 +40,6 @@ from gpssm.methods.variational import (
 )
 from gpssm.model.likelihoods import Likelihood, observed
 from gpssm.model.model import GPSSM
-
-
-@dataclass(frozen=True)
-class EnVI(VariationalSettings):
-    """Settings of `envi`; `VariationalSettings` and `MethodSettings` have the others.
-
-    Parameters
-    ----------
-    num_samples
-        Number of draws of the function for each estimate of the bound, each with its ensemble.
-    num_members
-        Number of members of an ensemble.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) p(x | v, y), by an ensemble Kalman filter"
-    )
-
-    num_warmup: int = 500
-    num_draws: int = 100
-    num_samples: int = whole(2)
-    num_members: int = whole(50, least=2)
-
-    def build(self, model: GPSSM, states: States) -> "EnVISampler":
-        """Return the method for a model; q(x₀) is centred at the first states."""
-        return EnVISampler(self, model, states)
-
 
 # The members of G ensembles after each row, before the first one as well; before the update by each
 # row; and log p(y_t | y_<t) of each ensemble.
@@ -119,6 +91,26 @@ class EnVISampler(VariationalSampler):
         weights = jnp.tile(weights, (1, len(series), 1))
         batch = self.batch(series)
         return filter_ensembles(path_key, q.model, weights, start.reshape(shape), batch)
+
+
+@dataclass(frozen=True)
+class EnVI(VariationalSettings):
+    """Settings of `envi`; `VariationalSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    num_samples
+        Number of draws of the function for each estimate of the bound, each with its ensemble.
+    num_members
+        Number of members of an ensemble.
+    """
+
+    sampler = EnVISampler
+
+    num_warmup: int = 500
+    num_draws: int = 100
+    num_samples: int = whole(2)
+    num_members: int = whole(50, least=2)
 
 
 def filter_ensembles(

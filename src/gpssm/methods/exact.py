@@ -15,8 +15,9 @@ Away from these inputs, forecasts draw the residual B(z) independently at each s
 inducing points.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -24,66 +25,22 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import log_gaussian_integral
 from gpssm.data.series import Series
 from gpssm.inference.noise_moves import ChainState
-from gpssm.inference.parameters import Density, ParameterMoves, Parameters, rate_for
-from gpssm.inference.settings import Assumptions, States
-from gpssm.inference.whitened import Carry
+from gpssm.inference.parameters import Density, ParameterMoves, Parameters
+from gpssm.inference.settings import States
 from gpssm.inference.whitening import unstack
 from gpssm.linear.fit import linear_fit
-from gpssm.methods.ffvd import FFVD, SCHEDULE, FFVDSampler
+from gpssm.methods.ffvd import FFVD, Carry, FFVDSampler
 from gpssm.model.bases import InducingPoints, parts_of
 from gpssm.model.model import GPSSM
 from gpssm.model.target import log_boundary
-from gpssm.model.types import Draw
+from gpssm.model.types import Draw, Method
 from gpssm.starts.build import Start, build
 
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
 
-@dataclass(frozen=True)
-class Exact(FFVD):
-    """Settings of `exact`: those of `ffvd`, but with fewer draws, since each has one weight per
-    transition.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from p(x, f | y), no sparse process"
-    )
-
-    pads: ClassVar[bool] = False  # a draw has a weight for each transition
-
-    num_warmup: int = 300
-    num_draws: int = 100
-
-    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
-        """Return the model with an inducing location for each transition; `num_inducing` is
-        ignored.
-        """
-        if spec.basis != "inducing":
-            raise ValueError(
-                "`exact` uses the Gaussian process itself and supports only basis='inducing', got "
-                f"{spec.basis!r}."
-            )
-        _check_rows(sum(len(experiment) for experiment in series))
-        linear = linear_fit(series, spec)
-        start = build(spec.replace(basis=InducingPoints(jnp.asarray(linear.z))), linear, key)
-        return start._replace(model=start.model.with_roles("fix", _locations_name(start.model)))
-
-    def build(self, model: GPSSM, states: States) -> "ExactSampler":
-        """Return the method for a model, started at these states."""
-        name = _locations_name(model)
-        count = sum(len(path) - 1 for path in states)
-        _check_rows(count)
-        rows = model.leaves()[name].shape[0]
-        role = dict(model.roles)[name]
-        if rows != count or role != "fix":
-            raise ValueError(
-                f"`exact` stores its {count} inputs in the leaf {name}, which must have as many "
-                f"rows and the role 'fix': it has {rows} rows and the role {role!r}. Build the "
-                "model by `Exact.prepare`, and again after adding rows."
-            )
-        moves = ExactMoves(model, self.num_warmup, rate_for(self.learning_rate, states))
-        return ExactSampler(self, moves, states, SCHEDULE)
+MOST_ROWS = 500
 
 
 class ExactMoves(ParameterMoves):
@@ -108,6 +65,8 @@ class ExactSampler(FFVDSampler):
     Weights are values of the function at the inputs of the path and change with it.
     """
 
+    move_type = ExactMoves
+
     def metric(self, model: GPSSM, states: States, series: list[Series]) -> GPSSM:
         """Return the sparse model with the inputs of the path as inducing locations."""
         return at_own_inputs(model, states, series)
@@ -131,8 +90,52 @@ class ExactSampler(FFVDSampler):
         """Return the current states, a draw of the weights, and the parameters with the inputs."""
         paths = unstack(carry.states, series)
         weights = self.moves.draw_weights(key, carry.parameters, paths, series)
-        name = _locations_name(self.moves.model)
+        name = _locations_name(self.model)
         return Draw(paths, weights, carry.parameters.leaves | {name: inputs(paths, series)})
+
+
+@dataclass(frozen=True)
+class Exact(FFVD):
+    """Settings of `exact`: those of `ffvd`, but with fewer draws, since each has one weight per
+    transition.
+    """
+
+    sampler = ExactSampler
+    supports: ClassVar[Mapping[str, Any]] = {"basis": "inducing"}
+    pads: ClassVar[bool] = False  # a draw has a weight for each transition
+
+    num_warmup: int = 300
+    num_draws: int = 100
+
+    def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
+        """Return the model with an inducing location for each transition; `num_inducing` is
+        ignored.
+        """
+        self.check_support(spec)
+        # A gradient takes a tenth of a second for 500 rows, and grows with the cube of the rows.
+        if (count := sum(map(len, series))) > MOST_ROWS:
+            raise ValueError(
+                "`exact` factorises a matrix with a row for each transition at every gradient and "
+                f"supports at most {MOST_ROWS} rows over all series, got {count}. Use fewer rows, "
+                "or method='ffvd'."
+            )
+        linear = linear_fit(series, spec)
+        start = build(spec.replace(basis=InducingPoints(jnp.asarray(linear.z))), linear, key)
+        return start._replace(model=start.model.with_roles("fix", _locations_name(start.model)))
+
+    def build(self, model: GPSSM, states: States) -> Method:
+        """Return the method for a model from `prepare`, started at these states."""
+        name = _locations_name(model)
+        count = sum(len(path) - 1 for path in states)
+        rows = len(model.leaves()[name])
+        if rows != count or dict(model.roles)[name] != "fix":
+            raise ValueError(
+                f"`exact` stores its {count} inputs in the leaf {name}, which must have as many "
+                f"rows and the role 'fix': it has {rows} rows and the role "
+                f"{dict(model.roles)[name]!r}. Build the model by `Exact.prepare`, and again after "
+                "adding rows."
+            )
+        return super().build(model, states)
 
 
 def log_exact(model: GPSSM, states: States, series: list[Series]) -> Float[Array, ""]:
@@ -194,16 +197,3 @@ def _locations_name(model: GPSSM) -> str:
             "basis='inducing'."
         )
     return next(name for name, leaf in model.leaves().items() if leaf is points[0].locations)
-
-
-def _check_rows(count: int, most: int = 500) -> None:
-    """Raise if there are too many rows for gradients of about a tenth of a second.
-
-    The time of a gradient grows with the cube of the number of rows.
-    """
-    if count > most:
-        raise ValueError(
-            "`exact` factorises a matrix with a row for each transition at every gradient and "
-            f"supports at most {most} rows over all series, got {count}. Use fewer rows, or "
-            "method='ffvd'."
-        )

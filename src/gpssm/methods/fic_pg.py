@@ -32,7 +32,7 @@ a transition τ added to the past and a transition φ removed from the future,
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpssm.core.linalg import condition_gaussian, gram, inverse_root, log_normal, rank_one
 from gpssm.data.series import Series
 from gpssm.inference.parameters import Parameters
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import (
     GibbsSampler,
     ParticleSettings,
@@ -54,30 +54,10 @@ from gpssm.model.target import output_potential
 from gpssm.model.types import FeynmanKac
 
 
-@dataclass(frozen=True)
-class FICParticleGibbs(ParticleSettings):
-    """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
-
-    Sweeps are slow, so that the default is few iterations with larger steps of Adam.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from the FIC model's posterior"
-    )
-
-    num_warmup: int = 120
-    num_draws: int = 25
-    learning_rate: float = 0.08
-    num_particles: int = 16
-
-    def build(self, model: GPSSM, states: States) -> "FICSampler":
-        """Return the method for a model, started at these states."""
-        moves = PredictiveMoves(model, self.num_warmup, self.learning_rate)
-        return FICSampler(self, moves, states)
-
-
 class FICSampler(GibbsSampler):
     """The iterations of `fic-pg`."""
+
+    move_type = PredictiveMoves
 
     def move_states(
         self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
@@ -109,6 +89,21 @@ class FICSampler(GibbsSampler):
             )
             sums[place] = scaled_statistics(model, (moved[place],), [experiment])
         return tuple(moved)
+
+
+@dataclass(frozen=True)
+class FICParticleGibbs(ParticleSettings):
+    """Settings of `fic-pg`; `ParticleSettings` and `MethodSettings` document them.
+
+    Sweeps are slow, so that the default is few iterations with larger steps of Adam.
+    """
+
+    sampler = FICSampler
+
+    num_warmup: int = 120
+    num_draws: int = 25
+    learning_rate: float = 0.08
+    num_particles: int = 16
 
 
 class Look(NamedTuple):

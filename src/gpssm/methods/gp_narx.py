@@ -17,33 +17,34 @@ may simulate poorly. Therefore the regression is fitted under two priors of the 
 the one that simulates held-out training rows better is used.
 """
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample
+from gpssm.inference.settings import (
+    independent_sample,
+    whole,
+)
 from gpssm.linear import kalman
-from gpssm.linear.arx import NO_NOISE, regress_regularised, select_orders, to_state_space
+from gpssm.linear.arx import NO_NOISE, regress_regularised, to_state_space
 from gpssm.linear.council import HORIZON
 from gpssm.linear.state_space import LinearSSM
-from gpssm.methods.linear import EXACT
+from gpssm.methods.linear import EXACT, LagSettings, as_linear
 from gpssm.methods.sparse_regression import (
-    choose_points,
+    Smoothness,
     covariance,
     inverse_factor,
     inverse_lower,
-    maximise,
+    learn_kernel,
     with_constant,
 )
-from gpssm.model.bases import LeadingPoints, LinearFeatures, Stacked
+from gpssm.model.bases import LeadingPoints, LinearFeatures, Stacked, parts_of
 from gpssm.model.kernels import Leading, SquaredExponential
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
@@ -54,79 +55,45 @@ from gpssm.starts.build import Start
 if TYPE_CHECKING:
     from gpssm.methods.spec import Spec
 
-# Minimum of chosen lags: a linear regression misses a lag whose effect is purely nonlinear.
-LEAST_ORDER = 2
 SLACK = 0.3  # s relative to the error of the linear regression, for regressors of unit scale
 FOLD = 0.25  # fraction of each series that is held out, once at its end and once at its beginning
 ORIGIN_STEP = 5  # rows between the origins of simulations of held-out rows
 LARGEST = 100.0  # limit of simulated outputs, in standard deviations, for those that diverge
 MOST_ROWS = 2000  # rows used to learn hyper-parameters: more would hardly change them
-
-
-class Smoothness(NamedTuple):
-    """log ℓ_j ~ N(middle + ½ log Dz, spread²), as distances grow with √Dz."""
-
-    middle: float
-    spread: float
-
-
 SMOOTHNESS = (Smoothness(1.4, 1.0), Smoothness(1.0, 1.5))
-VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a quarter of the error variance
 
 
 @dataclass(frozen=True)
-class GPNARX(MethodSettings):
-    """Settings of `gp-narx`; the default number of draws is small because filters cost time per
-    draw.
+class GPNARX(LagSettings):
+    """Settings of `gp-narx`; `LagSettings` has the orders, of which chosen ones are at least two.
+
+    The default number of draws is small because filters cost time per draw.
 
     Parameters
     ----------
-    orders
-        (na, nb), the numbers of lags of outputs and of inputs, including u_t; None chooses both by
-        the Bayesian information criterion of a linear regression, but at least two.
-    max_order
-        Largest order to try for either.
     num_points
         Number of inducing points; the process is exact for up to this number of rows.
     """
 
     learns: ClassVar[bool] = False
-    assumptions: ClassVar[Assumptions | None] = None  # the states are observed
+    supports: ClassVar[Mapping[str, Any]] = {
+        "likelihood": "gaussian",
+        "kernel": "se",
+        "wiring": None,
+    }
+    # A linear regression misses a lag whose effect is purely nonlinear.
+    least_order: ClassVar[int] = 2
     num_warmup: int = 0
     num_draws: int = 5
-    orders: tuple[int, int] | None = None
-    max_order: int = 10
-    num_points: int = 120
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("max_order", self.max_order, 1)
-        check_whole("num_points", self.num_points, 1)
-        for order in (1, 1) if self.orders is None else self.orders:
-            check_whole("each of orders", order, 1)
-
-    def resolve(self, series: Sequence[Series]) -> Self:
-        """Return the settings with the orders chosen by the information criterion, at least two."""
-        return dataclasses.replace(self, orders=self.orders or self._choose_orders(series))
-
-    def _choose_orders(self, series: Sequence[Series]) -> tuple[int, int]:
-        na, nb = select_orders(series, self.max_order)
-        least = min(LEAST_ORDER, self.max_order)
-        return max(na, least), max(nb, least)
+    num_points: int = whole(120)
 
     def prepare(self, series: list[Series], spec: "Spec", key: PRNGKeyArray) -> Start:
         """Return the regression as a GPSSM, and its states from the filter of the linear part.
 
         Only Gaussian outputs and the kernel "se" are supported.
         """
-        for name, value in (("likelihood", "gaussian"), ("kernel", "se"), ("wiring", None)):
-            if getattr(spec, name) != value:
-                raise ValueError(
-                    "`gp-narx` supports only Gaussian outputs, the kernel 'se' and no wiring: "
-                    f"{name}={getattr(spec, name)!r} is not supported. Omit it, or use "
-                    "method='quick'."
-                )
-        orders = self.orders or self._choose_orders(series)
+        self.check_support(spec)
+        orders: Any = self.resolve(series).orders
         smoothness = choose_smoothness(series, orders, self.num_points)
         regression = fit_regression(series, orders, self.num_points, smoothness)
         linear = kalman.stack([with_little_noise(regression.linear)])
@@ -232,26 +199,12 @@ def fit_regression(
     if len(z) > MOST_ROWS:
         rows = np.random.default_rng(0).choice(len(z), MOST_ROWS, replace=False)
         z, error = z[rows], error[rows]
-    dim, width = z.shape[1], error.shape[1]
-    variance = np.maximum(np.diagonal(linear.process_cov)[:width], NO_NOISE**2)
-    lengthscales = np.full((width, dim), smoothness.middle + 0.5 * np.log(dim))
-    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    # The noise has a flat prior: its spread is infinite.
-    spread = np.array([VARIANCE_SPREAD, *np.full(dim, smoothness.spread), np.inf])
+    variance = np.maximum(np.diagonal(linear.process_cov)[: error.shape[1]], NO_NOISE**2)
     slack = SLACK * np.sqrt(variance)
-    hyper, points = middle, z[:0]
     # The best points depend on the kernel, so that they are chosen again after a first fit.
-    for number in (num_points // 2 + 1, num_points):
-        points = choose_points(hyper, z, number)
-        hyper = np.stack(
-            [
-                maximise(
-                    *(hyper[output], middle[output], spread, points, z, error[:, output]),
-                    with_constant(z) * slack[output],
-                )
-                for output in range(width)
-            ]
-        )
+    hyper, points = learn_kernel(
+        z, error, variance, slack, smoothness, (num_points // 2 + 1, num_points)
+    )
     return LagRegression(linear, points, hyper, slack)
 
 
@@ -406,24 +359,11 @@ def as_model(regression: LagRegression) -> GPSSM:
 
 def as_regression(model: GPSSM) -> LagRegression:
     """Return the regression of a model from `as_model`, with independent noise."""
-    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
-    if not (
-        isinstance(mean, LinearMap)
-        and isinstance(kernel, Leading)
-        and isinstance(kernel.inner, SquaredExponential)
-        and isinstance(basis, Stacked)
-        and isinstance(basis.parts[0], LeadingPoints)
-        and isinstance(basis.parts[1], LinearFeatures)
-        and isinstance(likelihood, Gaussian)
-    ):
-        raise TypeError("`gp-narx` requires a model that it has built itself.")
-    width = len(likelihood.d)
-    variance = np.asarray(model.process_variance)
-    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
-    transition, input_map, offset, C, d = (np.asarray(part) for part in parts)
-    linear = LinearSSM(transition, input_map, offset, C, d, np.diag(variance), np.zeros(width))
-    hyper = np.column_stack(
-        [kernel.inner.log_variance, kernel.inner.log_lengthscale, np.log(variance[:width])]
-    )
-    slack = np.exp(np.asarray(basis.parts[1].log_scale)[:width, 0])
-    return LagRegression(linear, np.asarray(basis.parts[0].locations), hyper, slack)
+    linear = as_linear(model)
+    kernel: Any = model.kernel
+    parts: Any = parts_of(model.basis)
+    width = len(linear.d)
+    log_noise = np.log(np.diagonal(linear.process_cov)[:width])
+    hyper = np.column_stack([kernel.inner.log_variance, kernel.inner.log_lengthscale, log_noise])
+    slack = np.exp(np.asarray(parts[1].log_scale)[:width, 0])
+    return LagRegression(linear, np.asarray(parts[0].locations), hyper, slack)

@@ -18,7 +18,7 @@ exactly.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, whole
+from gpssm.inference.settings import States, whole
 from gpssm.methods.variational import (
     Batch,
     StartLaw,
@@ -41,30 +41,6 @@ from gpssm.methods.variational import (
     readable,
 )
 from gpssm.model.model import GPSSM
-
-
-@dataclass(frozen=True)
-class IGPSSM(VariationalSettings):
-    """Settings of `igpssm`; `VariationalSettings` and `MethodSettings` have the others.
-
-    Parameters
-    ----------
-    hidden
-        Number of units of the network in each direction of time.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
-    )
-
-    num_warmup: int = 2000
-    learning_rate: float = 0.02
-    num_samples: int = 2
-    hidden: int = whole(32)
-
-    def build(self, model: GPSSM, states: States) -> "IGPSSMSampler":
-        """Return the method for a model; q(x) starts around these states."""
-        return IGPSSMSampler(self, model, states)
 
 
 class IGPSSMSampler(VariationalSampler):
@@ -96,6 +72,24 @@ class IGPSSMSampler(VariationalSampler):
     ) -> States:
         """Return a path of the chain, which does not depend on the weights."""
         return self.join(draw_chain(key, self.law(q, self.batch(series)), 1))
+
+
+@dataclass(frozen=True)
+class IGPSSM(VariationalSettings):
+    """Settings of `igpssm`; `VariationalSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    hidden
+        Number of units of the network in each direction of time.
+    """
+
+    sampler = IGPSSMSampler
+
+    num_warmup: int = 2000
+    learning_rate: float = 0.02
+    num_samples: int = 2
+    hidden: int = whole(32)
 
 
 class ChainLaw(NamedTuple):

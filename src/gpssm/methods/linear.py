@@ -15,18 +15,22 @@ are point estimates:
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, independent_sample, whole
+from gpssm.inference.settings import (
+    MethodSettings,
+    counts,
+    independent_sample,
+    whole,
+)
 from gpssm.linear import kalman
 from gpssm.linear.arx import (
     LAGS,
@@ -62,7 +66,7 @@ class Baseline(MethodSettings):
 
     learns: ClassVar[bool] = False
     extrapolates: ClassVar[bool] = True
-    assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
+    supports: ClassVar[Mapping[str, Any]] = {"likelihood": "gaussian", "wiring": None}
     num_warmup: int = 0
     num_draws: int = 25
 
@@ -75,13 +79,7 @@ class Baseline(MethodSettings):
 
         Only a Gaussian likelihood is supported.
         """
-        if spec.likelihood != "gaussian":
-            raise ValueError(
-                "Linear baselines support only Gaussian outputs, got "
-                f"likelihood={spec.likelihood!r}."
-            )
-        if spec.wiring is not None:
-            raise ValueError("linear baselines do not support wiring: leave it out.")
+        self.check_support(spec)
         linear = with_diagonal_noise(self.linear(series))
         states = [kalman.filter_states(kalman.stack([linear]), item).means[0] for item in series]
         return Start(as_model(linear), states)
@@ -105,35 +103,42 @@ class Baseline(MethodSettings):
 
 
 @dataclass(frozen=True)
-class ARX(Baseline):
-    """Linear regression on past outputs and inputs, with orders chosen by the data.
-
-        y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
+class LagSettings(MethodSettings):
+    """Settings of regressions on past outputs and inputs.
 
     Parameters
     ----------
     orders
-        (na, nb); None chooses both by the Bayesian information criterion.
+        (na, nb), the numbers of past outputs and of inputs; None chooses both by the Bayesian
+        information criterion of a linear regression.
     max_order
         Largest order to try for either.
     """
 
-    orders: tuple[int, int] | None = None
-    max_order: int = whole(10)
+    least_order: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for order in (1, 1) if self.orders is None else self.orders:
-            check_whole("each of orders", order, 1)
+    orders: tuple[int, int] | None = counts(None)
+    max_order: int = whole(10)
 
     def resolve(self, series: Sequence[Series]) -> Self:
         """Return the settings with the orders chosen by the information criterion."""
-        orders = self.orders or select_orders(series, self.max_order)
-        return dataclasses.replace(self, orders=orders)
+        if self.orders is not None:
+            return self
+        least = min(self.least_order, self.max_order)
+        na, nb = select_orders(series, self.max_order)
+        return dataclasses.replace(self, orders=(max(na, least), max(nb, least)))
+
+
+@dataclass(frozen=True)
+class ARX(Baseline, LagSettings):
+    """Linear regression on past outputs and inputs, with orders chosen by the data.
+
+    y_t = Σ_{i=1..na} a_i y_{t−i} + Σ_{j=0..nb−1} b_j u_{t−j} + c + noise
+    """
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """Return the regression in state-space form."""
-        orders = self.orders or select_orders(series, self.max_order)
+        orders: Any = self.resolve(series).orders
         return to_state_space(regress(series, *orders))
 
 
@@ -151,12 +156,7 @@ class RegularisedARX(Baseline):
         Number of lags of outputs and inputs, more than the system needs.
     """
 
-    lags: tuple[int, int] = (LAGS, LAGS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for count in self.lags:
-            check_whole("each of lags", count, 1)
+    lags: tuple[int, int] = counts((LAGS, LAGS))
 
     def linear(self, series: Sequence[Series]) -> LinearSSM:
         """Return the reduction to 30 components, without those below 1e-4 of the first."""

@@ -13,6 +13,8 @@ series by Adam. The network of the epoch that best predicts the last fifth is us
 there determines the noise. Missing outputs are replaced by their predictions.
 """
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -26,14 +28,14 @@ from gpssm.core.linalg import log_normal
 from gpssm.core.loops import choose, descend
 from gpssm.core.runtime import jit
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, MethodSettings, States, whole
+from gpssm.inference.settings import MethodSettings, independent_sample, whole
 from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import RandomFourier
 from gpssm.model.kernels import make_kernel
 from gpssm.model.likelihoods import Gaussian, observed
 from gpssm.model.means import LSTM
 from gpssm.model.model import GPSSM
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Draw, Info
 from gpssm.starts.build import Start
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class LSTMNetwork(MethodSettings):
     """
 
     learns: ClassVar[bool] = False
-    assumptions: ClassVar[Assumptions | None] = None  # no Gaussian process
+    supports: ClassVar[Mapping[str, Any]] = {"likelihood": "gaussian", "wiring": None}
     num_warmup: int = 0
     num_draws: int = 5
     learning_rate: float = 0.01
@@ -72,12 +74,7 @@ class LSTMNetwork(MethodSettings):
 
         Only Gaussian outputs are supported.
         """
-        if spec.likelihood != "gaussian":
-            raise ValueError(
-                f"`lstm` has Gaussian outputs: likelihood={spec.likelihood!r} is not supported."
-            )
-        if spec.wiring is not None:
-            raise ValueError("`lstm` does not support wiring: leave it out.")
+        self.check_support(spec)
         for which in (_early, _late):
             present = np.concatenate([np.isfinite(item.y[which(item)]) for item in series])
             if not present.any(0).all():
@@ -91,53 +88,39 @@ class LSTMNetwork(MethodSettings):
         model = as_model(trained.best, trained.variance, series[0].input_dim)
         return Start(model, [np.asarray(follow(trained.best, item)[0]) for item in arrays])
 
-    def build(self, model: GPSSM, states: States) -> "LSTMDraws":
-        """Return the method for a model; the states are not used."""
-        return LSTMDraws(model)
+    def draw_independently(
+        self, model: GPSSM, series: list[Series], num_chains: int, seed: int
+    ) -> tuple[Draw, Info] | None:
+        """Draw the states by teacher forcing; missing outputs are drawn step by step.
 
-
-@dataclass(frozen=True)
-class LSTMDraws(Method):
-    """Independent draws of the states by teacher forcing.
-
-    Missing outputs are drawn step by step. The carry is log p(y).
-
-    Parameters
-    ----------
-    model
-        The network as a GPSSM.
-    """
-
-    model: GPSSM
-
-    def init(self, key: PRNGKeyArray, series: list[Series]) -> Float[Array, ""]:
-        """Return Σ_t log p(y_t | y_<t) over all series."""
-        network: Any = self.model.mean
-        total = jnp.zeros(())
-        for experiment in series:
-            y, present = observed(jnp.asarray(experiment.y))
-            expected = follow(network, experiment)[1]
-            variance = self.model.process_variance[None, : expected.shape[1]]
-            total += jnp.sum(jnp.where(present, log_normal(y, expected, variance), 0.0))
-        return total
-
-    def step(
-        self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]
-    ) -> tuple[Float[Array, ""], Info]:
-        """Return the carry unchanged."""
-        zero = jnp.zeros(())
-        return carry, Info(carry, jnp.ones(()), jnp.asarray(False), zero, zero)
-
-    def draw(self, key: PRNGKeyArray, carry: Float[Array, ""], series: list[Series]) -> Draw:
-        """Return drawn states of the series; the weights are zero."""
-        model = self.model
+        The log target is Σ_t log p(y_t | y_<t) over all series.
+        """
         network: Any = model.mean
-        std = jnp.exp(model.log_process_std)
-        paths = []
-        for part_key, experiment in zip(jax.random.split(key, len(series)), series, strict=True):
-            noise = jax.random.normal(part_key, (len(experiment), model.state_dim))
-            paths.append(follow(network, experiment, std[None] * noise)[0])
-        return Draw(tuple(paths), jnp.zeros((model.state_dim, model.basis.size)), {})
+        arrays = jax.tree.map(jnp.asarray, series)
+        std = jnp.exp(model.log_process_std)[None]
+
+        @jax.jit
+        def draw(chain: Array, index: Array) -> list[Float[Array, "_ Dx"]]:
+            # The keys of the draws of any chain (`inference/chains.py`).
+            numbers = (chain, self.num_warmup + (index + 1) * self.thin, 1)
+            key = functools.reduce(jax.random.fold_in, numbers, jax.random.key(seed))
+            keys = jax.random.split(key, len(arrays))
+            noises = [
+                std * jax.random.normal(part_key, (len(item), model.state_dim))
+                for part_key, item in zip(keys, arrays, strict=True)
+            ]
+            return [follow(network, *pair)[0] for pair in zip(arrays, noises, strict=True)]
+
+        indices = jnp.indices((num_chains, self.num_draws))
+        paths = [np.asarray(path) for path in jax.vmap(jax.vmap(draw))(*indices)]
+        log_target = 0.0
+        for item in arrays:
+            y, present = observed(item.y)
+            expected = follow(network, item)[1]
+            log_density = log_normal(y, expected, model.process_variance[None, : y.shape[1]])
+            log_target += float(jnp.sum(jnp.where(present, log_density, 0.0)))
+        weights = np.zeros((num_chains, self.num_draws, model.state_dim, model.basis.size))
+        return independent_sample(list(zip(*paths, strict=True)), weights, log_target)
 
 
 def start(key: PRNGKeyArray, units: int, output_dim: int, input_dim: int) -> LSTM:

@@ -23,7 +23,7 @@ import abc
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ from gpssm.model.target import (
     sum_over_time,
     weights_given,
 )
-from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
+from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Method, Statistics
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GibbsSampler(Sampler):
 
     def init(self, key: PRNGKeyArray, series: list[Series]) -> GibbsCarry:
         """Return the initial carry."""
-        states = tuple(map(jnp.asarray, self.start))
+        states = tuple(map(jnp.asarray, self.states))
         return GibbsCarry(states, self.moves.init(), jnp.zeros((), int))
 
     def step(
@@ -230,6 +230,32 @@ def scaled_statistics(model: GPSSM, states: States, series: list[Series]) -> Sta
     return sum_over_time(model, states, series, terms)
 
 
+class ParticleGibbsSampler(GibbsSampler):
+    """The iterations of `ffvd-p` and `rrank`."""
+
+    law: ClassVar[Any] = staticmethod(feynman_kac)
+    ancestry: ClassVar[csmc.Ancestry] = "backward"
+
+    def move_states(
+        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
+    ) -> States:
+        """Draw the weights given the states, then the states by a sweep."""
+        weights_key, states_key = jax.random.split(key)
+        weights = self.moves.draw_weights(weights_key, parameters, states, series)
+        model = self.moves.apply(parameters)
+        form = functools.partial(self.law, model, weights)
+        keys = jax.random.split(states_key, len(series))
+        count = self.settings.num_particles
+        return sweep_states(keys, model, states, series, form, count, self.ancestry)[0]
+
+
+class PredictiveSampler(ParticleGibbsSampler):
+    """The iterations of `ffvd-p` for the predictive target."""
+
+    move_type = PredictiveMoves
+    law = staticmethod(feynman_kac_predictive)
+
+
 @dataclass(frozen=True)
 class ParticleGibbs(ParticleSettings):
     """Settings of `ffvd-p`; `ParticleSettings` and `MethodSettings` have the others.
@@ -244,24 +270,7 @@ class ParticleGibbs(ParticleSettings):
     num_particles: int = 100
     target: str = choice("posterior", ("posterior", "predictive"))
 
-    def build(self, model: GPSSM, states: States) -> "ParticleGibbsSampler":
-        """Return the method for a model, started at these states."""
-        kind = ParameterMoves if self.target == "posterior" else PredictiveMoves
-        moves = kind(model, self.num_warmup, self.learning_rate)
-        return ParticleGibbsSampler(self, moves, states)
-
-
-class ParticleGibbsSampler(GibbsSampler):
-    """The iterations of `ffvd-p`."""
-
-    def move_states(
-        self, key: PRNGKeyArray, parameters: Parameters, states: States, series: list[Series]
-    ) -> States:
-        """Draw the weights given the states, then the states by a sweep."""
-        weights_key, states_key = jax.random.split(key)
-        weights = self.moves.draw_weights(weights_key, parameters, states, series)
-        model = self.moves.apply(parameters)
-        law = feynman_kac if self.settings.target == "posterior" else feynman_kac_predictive
-        form = functools.partial(law, model, weights)
-        keys = jax.random.split(states_key, len(series))
-        return sweep_states(keys, model, states, series, form, self.settings.num_particles)[0]
+    def build(self, model: GPSSM, states: States) -> Method:
+        """Return the sampler of the target."""
+        kind = ParticleGibbsSampler if self.target == "posterior" else PredictiveSampler
+        return kind(self, model, states)

@@ -15,7 +15,7 @@ over particles.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -24,29 +24,73 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpssm.core.linalg import solve_positive
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, whole
+from gpssm.inference.settings import whole
 from gpssm.methods.variational import (
     Batch,
     Conditional,
     FunctionMoments,
     Pieces,
+    RolloutSampler,
     StartLaw,
     VariationalPosterior,
-    VariationalSampler,
     VariationalSettings,
-    conditional,
     cut,
-    join,
     marginal,
-    path_bound,
     readable,
-    roll,
     take,
     windows,
 )
 from gpssm.model.model import GPSSM
 
 LOOK = 16  # rows that the recognition network reads
+
+
+def follow_prior(
+    parameters: None, f: FunctionMoments, variance: Float[Array, "1 Dx"]
+) -> Conditional:
+    """Return x_{t+1} ~ N(f̄, Var f + Q), the prior dynamics, with KL_t = 0."""
+    mean, spread = f
+    return mean, spread + variance, jnp.zeros_like(mean)
+
+
+class PRSSMSampler(RolloutSampler):
+    """The bound and the draws of `prssm`; `paths` is the recognition network."""
+
+    conditioner = staticmethod(follow_prior)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The sub-trajectories of a draw."""
+        return cut(self.lengths, self.settings.window)
+
+    @property
+    def every(self) -> Pieces:
+        """The sub-trajectories from which the bound samples."""
+        return windows(self.lengths, self.settings.window)
+
+    def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recognition":
+        """Return the network fitted to the initial states."""
+        look = windows(self.lengths, min(LOOK, self.every.length))
+        features = recognisable(self.model, take(series, look))
+        first = jnp.concatenate([path[:-1] for path in self.states])[look.first]
+        return Recognition.start(key, features, first)
+
+    def law(self, q: VariationalPosterior, batch: Batch) -> tuple[StartLaw, None]:
+        """Return q(x₀) given the first rows of each piece."""
+        return q.paths(recognisable(q.model, batch)), None
+
+    def bound(
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
+    ) -> Float[Array, ""]:
+        """Return the bound from randomly chosen sub-trajectories."""
+        keys = jax.random.split(key, 3)
+        every = self.every
+        chosen = None
+        if every.cover > 1:
+            shape = (self.settings.batch,)
+            chosen = jax.random.randint(keys[0], shape, 0, len(every.first))
+        batch = take(series, every, chosen)
+        return self.estimate(keys[1:], q, marginal(q.weights), follow_prior, batch)
 
 
 @dataclass(frozen=True)
@@ -61,77 +105,12 @@ class PRSSM(VariationalSettings):
         Number of sub-trajectories for each estimate of the bound.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π p(x_{t+1} | x_t)"
-    )
+    sampler = PRSSMSampler
 
     num_warmup: int = 600
     learning_rate: float = 0.03
     window: int | None = whole(50, none="for whole series")
     batch: int = whole(10)
-
-    def build(self, model: GPSSM, states: States) -> "PRSSMSampler":
-        """Return the method for a model; the network is initialised by a regression on these
-        states.
-        """
-        return PRSSMSampler(self, model, states)
-
-
-class PRSSMSampler(VariationalSampler):
-    """The bound and the draws of `prssm`; `paths` is the recognition network."""
-
-    @property
-    def every(self) -> Pieces:
-        """The sub-trajectories from which the bound samples."""
-        return windows(self.lengths, self.settings.window)
-
-    def paths(self, key: PRNGKeyArray, series: list[Series]) -> "Recognition":
-        """Return the network fitted to the initial states."""
-        look = windows(self.lengths, min(LOOK, self.every.length))
-        features = recognisable(self.model, take(series, look))
-        first = jnp.concatenate([path[:-1] for path in self.states])[look.first]
-        return Recognition.start(key, features, first)
-
-    def bound(
-        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
-    ) -> Float[Array, ""]:
-        """Return the bound from randomly chosen sub-trajectories."""
-        choice_key, start_key, path_key = jax.random.split(key, 3)
-        every = self.every
-        chosen = None
-        if every.cover > 1:
-            shape = (self.settings.batch,)
-            chosen = jax.random.randint(choice_key, shape, 0, len(every.first))
-        batch = take(series, every, chosen)
-        law = q.paths(recognisable(q.model, batch))
-        first = law.draw(start_key, self.settings.num_samples)
-        paths = roll(path_key, q.model, marginal(q.weights), follow_prior, first, batch.u)
-        return path_bound(q.model, *paths, law, batch) - q.weights.divergence()
-
-    def draw_states(
-        self,
-        key: PRNGKeyArray,
-        q: VariationalPosterior,
-        v: Float[Array, "Dx M"],
-        series: list[Series],
-    ) -> States:
-        """Return joined sub-trajectories, each from a separate x₀."""
-        start_key, path_key = jax.random.split(key)
-        parts = cut(self.lengths, self.settings.window)
-        batch = take(series, parts)
-        first = q.paths(recognisable(q.model, batch)).draw(start_key, 1)
-        states, _ = roll(
-            path_key, q.model, conditional(v[:, None, :]), follow_prior, first, batch.u
-        )
-        return join(states, parts, self.lengths)
-
-
-def follow_prior(
-    parameters: None, f: FunctionMoments, variance: Float[Array, "1 Dx"]
-) -> Conditional:
-    """Return x_{t+1} ~ N(f̄, Var f + Q), the prior dynamics, with KL_t = 0."""
-    mean, spread = f
-    return mean, spread + variance, jnp.zeros_like(mean)
 
 
 def recognisable(model: GPSSM, batch: Batch) -> Float[Array, "P C look"]:

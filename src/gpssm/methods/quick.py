@@ -39,24 +39,17 @@ from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
 from gpssm.inference import hmc, noise_moves
 from gpssm.inference.noise_moves import ChainState
-from gpssm.inference.parameters import ParameterMoves, rate_for
-from gpssm.inference.settings import Assumptions, States, positive
-from gpssm.inference.whitened import (
+from gpssm.inference.settings import positive
+from gpssm.inference.whitening import unstack
+from gpssm.methods.ffvd import (
     Carry,
     Schedule,
     WhitenedSampler,
     WhitenedSettings,
     WhitenedTarget,
 )
-from gpssm.inference.whitening import unstack
-from gpssm.model.model import GPSSM
 from gpssm.model.types import Info
 
-# A trajectory is about a quarter turn, after which a standard normal coordinate is independent of
-# its start and the energy error of a direction is largest. After half a turn, the error vanishes
-# whatever the bias. A few stiff directions hardly affect the mean error; steps longer than .7 would
-# be unstable if the curvature is six times that of the coordinates.
-SCHEDULE = Schedule(angle=1.6, first_step=0.4, longest_step=0.7)
 # The mean of 1 / (1 + z²) for z ~ N(0, 1): the adaptation statistic when the energy error of a
 # trajectory has its target variance.
 ON_TARGET = 0.6557
@@ -68,34 +61,6 @@ JUDGED = 4
 EXACT_MOVES = 3
 EXACT_ANGLE = 1.0
 EXACT_STEP = 0.25
-
-
-@dataclass(frozen=True)
-class Quick(WhitenedSettings):
-    """Settings of `quick`; `WhitenedSettings` and `MethodSettings` have the others.
-
-    Parameters
-    ----------
-    energy_error
-        Target variance of a trajectory's energy error per coordinate, to which the step size is
-        adapted; its root is about the relative error of the variances of the states.
-    """
-
-    judges_bias: ClassVar[bool] = True
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, True, True, "draws from q*(x, v), without an accept step for the states"
-    )
-
-    num_warmup: int = 150
-    num_draws: int = 50
-    thin: int = 1
-    num_leapfrog: int = 10
-    energy_error: float = positive(1e-3)
-
-    def build(self, model: GPSSM, states: States) -> "QuickSampler":
-        """Return the sampler for a model, started at these states."""
-        rate = rate_for(self.learning_rate, states)
-        return QuickSampler(self, ParameterMoves(model, self.num_warmup, rate), states, SCHEDULE)
 
 
 class Trajectories(NamedTuple):
@@ -124,6 +89,12 @@ class Trajectories(NamedTuple):
 
 class QuickSampler(WhitenedSampler):
     """The iterations of `quick`."""
+
+    # A trajectory is about a quarter turn, after which a standard normal coordinate is independent
+    # of its start and the energy error of a direction is largest. After half a turn, the error
+    # vanishes whatever the bias. A few stiff directions hardly affect the mean error; steps longer
+    # than .7 would be unstable if the curvature is six times that of the coordinates.
+    schedule = Schedule(angle=1.6, first_step=0.4, longest_step=0.7)
 
     def step(self, key: PRNGKeyArray, carry: Carry, series: list[Series]) -> tuple[Carry, Info]:
         """Move the states along a trajectory, then everything else given the states."""
@@ -223,3 +194,24 @@ class QuickSampler(WhitenedSampler):
         zero = jnp.zeros((), target.position.dtype)
         start = Trajectories(target.position, zero, zero, zero, target.position, zero, zero)
         return jax.lax.fori_loop(0, 1 + num_exact, follow, start)
+
+
+@dataclass(frozen=True)
+class Quick(WhitenedSettings):
+    """Settings of `quick`; `WhitenedSettings` and `MethodSettings` have the others.
+
+    Parameters
+    ----------
+    energy_error
+        Target variance of a trajectory's energy error per coordinate, to which the step size is
+        adapted; its root is about the relative error of the variances of the states.
+    """
+
+    judges_bias: ClassVar[bool] = True
+    sampler = QuickSampler
+
+    num_warmup: int = 150
+    num_draws: int = 50
+    thin: int = 1
+    num_leapfrog: int = 10
+    energy_error: float = positive(1e-3)

@@ -21,9 +21,9 @@ the weights, by a linearised smoother. Later rows are learned by `Posterior.lear
 with quadrature instead of the linearisation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +32,6 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpssm.data.series import Series
 from gpssm.inference.settings import (
-    Assumptions,
     MethodSettings,
     independent_sample,
     share,
@@ -42,8 +41,9 @@ from gpssm.linear.arx import NO_NOISE
 from gpssm.linear.fit import linear_fit
 from gpssm.linear.kalman import covariance_root
 from gpssm.linear.state_space import LinearFit, LinearSSM
-from gpssm.methods.sparse_regression import choose_points, maximise, with_constant
-from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked
+from gpssm.methods.linear import as_linear
+from gpssm.methods.sparse_regression import Smoothness, learn_kernel
+from gpssm.model.bases import JITTER, InducingPoints, LinearFeatures, Stacked, parts_of
 from gpssm.model.kernels import SquaredExponential
 from gpssm.model.likelihoods import Gaussian
 from gpssm.model.means import LinearMap
@@ -67,9 +67,14 @@ class RecursiveGPSSM(MethodSettings):
         Maximum number of passes over the data for the choice of hyper-parameters.
     """
 
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "N([x_t; v]) at each row, linearised"
-    )
+    supports: ClassVar[Mapping[str, Any]] = {
+        "likelihood": "gaussian",
+        "kernel": "se",
+        "basis": "inducing",
+        "mean": "linear",
+        "wiring": None,
+        "coupling": "none",
+    }
 
     num_warmup: int = 0
     num_draws: int = 25
@@ -80,27 +85,15 @@ class RecursiveGPSSM(MethodSettings):
         """Return the model with hyper-parameters and inducing points, and states of a linear
         fit.
         """
-        needed = {
-            "likelihood": "gaussian",
-            "kernel": "se",
-            "basis": "inducing",
-            "mean": "linear",
-            "wiring": None,
-            "coupling": "none",
-        }
-        for name, value in needed.items():
-            if getattr(spec, name) != value:
-                raise ValueError(
-                    f"`rgpssm` supports only {name}={value!r}, got {getattr(spec, name)!r}. "
-                    "Omit it, or use method='quick'."
-                )
+        self.check_support(spec)
         linear = linear_fit(series, spec)
         dynamics = first_dynamics(linear, spec.num_inducing)
         if spec.hyper != "fix":
             dynamics = choose_factors(
                 dynamics, series, spec.num_inducing, self.novelty, self.num_passes
             )
-        _, points, _ = run(dynamics, series, room_for(dynamics, spec.num_inducing), self.novelty)
+        empty = PointSet.of(dynamics, [], spec.num_inducing + 1)
+        _, points, _ = run(dynamics, series, empty, self.novelty)
         return Start(as_model(dynamics, points), linear.states)
 
     def adopt(self, model: GPSSM) -> GPSSM:
@@ -237,10 +230,10 @@ class PointSet(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """[x; v_1; …; v_Dx] ~ N(mean, covariance)."""
+    """[x; v_1; …; v_Dx] ~ N(mean, covariance), or x alone, given each of S draws of the weights."""
 
-    mean: Float[np.ndarray, " n"]
-    covariance: Float[np.ndarray, "n n"]
+    mean: Float[np.ndarray, "*S n"]
+    covariance: Float[np.ndarray, "*S n n"]
 
 
 def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
@@ -255,17 +248,8 @@ def first_dynamics(linear: LinearFit, num_points: int) -> Dynamics:
     dynamics = Dynamics(model, np.zeros((linear.state_dim, z.shape[1] + 1)), SLACK)
     error = following - dynamics.mean(z)
     variance = np.maximum(np.mean(error**2, 0), NO_NOISE**2)
-    lengthscales = np.full((len(variance), z.shape[1]), 1.0 + 0.5 * np.log(z.shape[1]))
-    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
-    spread = np.array([3.0, *np.full(z.shape[1], 1.5), np.inf])
-    points = choose_points(middle, z, num_points)
-    features = SLACK * with_constant(z)
-    hyper = np.stack(
-        [
-            maximise(start, start, spread, points, z, r, features)
-            for start, r in zip(middle, error.T, strict=True)
-        ]
-    )
+    slack = np.full(len(variance), SLACK)
+    hyper, _ = learn_kernel(z, error, variance, slack, Smoothness(1.0, 1.5), (num_points,))
     share = np.minimum(np.exp(hyper[:, -1]) / variance, 1.0)
     noise = np.maximum(share * np.diagonal(model.process_cov), NO_NOISE**2)
     model = model._replace(
@@ -297,7 +281,9 @@ def choose_factors(
 
     def loss(logarithms: np.ndarray) -> float:
         scaled = with_factors(dynamics, logarithms)
-        _, _, log_density = run(scaled, series, room_for(scaled, budget), novelty)
+        # One more than the budget: a point is added before another one is removed.
+        empty = PointSet.of(scaled, [], budget + 1)
+        _, _, log_density = run(scaled, series, empty, novelty)
         if not np.isfinite(log_density):
             return np.inf
         return 0.5 * np.sum(logarithms**2) - log_density
@@ -326,13 +312,6 @@ def with_factors(dynamics: Dynamics, logarithms: Float[np.ndarray, "4"]) -> Dyna
         noise_std=dynamics.linear.noise_std * np.exp(noise),
     )
     return dynamics._replace(hyper=hyper, linear=linear)
-
-
-def room_for(dynamics: Dynamics, budget: int) -> PointSet:
-    """Return an empty set with room for one more than the budget: points are added before
-    removal.
-    """
-    return PointSet.of(dynamics, [], budget + 1)
 
 
 def run(
@@ -366,7 +345,7 @@ def run(
         belief = restart(belief, width)
         for u, y in zip(item.u, item.y, strict=True):
             belief, points, log_density = advance(dynamics, belief, points, u, y, novelty)
-            total += log_density
+            total += float(log_density)
     return belief, points, total
 
 
@@ -377,7 +356,7 @@ def advance(
     u: Float[np.ndarray, " Du"],
     y: Float[np.ndarray, " Dy"],
     novelty: float | None = None,
-) -> tuple[Belief, PointSet, float]:
+) -> tuple[Belief, PointSet, Float[np.ndarray, ""]]:
     """Return the belief and the points after a row, and log p(y | previous rows).
 
     Parameters
@@ -402,12 +381,9 @@ def advance(
 
 def restart(belief: Belief, width: int) -> Belief:
     """Return the belief with x₀ ~ N(0, I), independent of the weights."""
-    mean, covariance = belief.mean.copy(), belief.covariance.copy()
-    mean[:width] = 0.0
-    covariance[:width] = 0.0
-    covariance[:, :width] = 0.0
-    covariance[:width, :width] = np.eye(width)
-    return Belief(mean, covariance)
+    kept = np.where(np.arange(len(belief.mean)) < width, 0.0, 1.0)
+    covariance = belief.covariance * np.outer(kept, kept) + np.diag(1.0 - kept)
+    return Belief(belief.mean * kept, covariance)
 
 
 def without(dynamics: Dynamics, belief: Belief, points: PointSet) -> tuple[Belief, PointSet]:
@@ -449,19 +425,22 @@ def predict(dynamics: Dynamics, belief: Belief, gain: Gain, z: Float[np.ndarray,
     return Belief(mean, covariance)
 
 
-def update(dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]) -> tuple[Belief, float]:
+def update(
+    dynamics: Dynamics, belief: Belief, y: Float[np.ndarray, " Dy"]
+) -> tuple[Belief, Float[np.ndarray, "*S"]]:
     """Return the belief updated by each observed output in turn, and log p(y | previous rows)."""
     width, linear = dynamics.state_dim, dynamics.linear
     mean, covariance = belief
-    total = 0.0
+    total = np.zeros(mean.shape[:-1])
     for row in np.flatnonzero(np.isfinite(y)):
-        across = covariance[:, :width] @ linear.C[row]
-        variance = linear.C[row] @ across[:width] + linear.noise_std[row] ** 2
-        error = y[row] - linear.C[row] @ mean[:width] - linear.d[row]
-        mean = mean + across * (error / variance)
-        covariance = covariance - np.outer(across, across / variance)
-        total -= 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
-    return Belief(mean, 0.5 * (covariance + covariance.T)), float(total)
+        across = covariance[..., :width] @ linear.C[row]
+        variance = across[..., :width] @ linear.C[row] + linear.noise_std[row] ** 2
+        error = y[row] - mean[..., :width] @ linear.C[row] - linear.d[row]
+        mean = mean + across * (error / variance)[..., None]
+        scaled = across / variance[..., None]
+        covariance = covariance - across[..., :, None] * scaled[..., None, :]
+        total = total - 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
+    return Belief(mean, 0.5 * (covariance + covariance.mT)), total
 
 
 def transition_slope(
@@ -483,9 +462,9 @@ def draw_states(
     x_t | x_{t+1} ~ N(m_t + J_t (x_{t+1} − m⁻_{t+1}), P_t − J_t P⁻_{t+1} J_tᵀ)
     J_t = P_t F_tᵀ (P⁻_{t+1})⁻¹
     """
-    width, linear = dynamics.state_dim, dynamics.linear
-    mean = np.zeros((len(weights), width))
-    covariance = np.broadcast_to(np.eye(width), (len(weights), width, width))
+    count, width = weights.shape[:2]
+    mean = np.zeros((count, width))
+    covariance = np.broadcast_to(np.eye(width), (count, width, width))
     rows = []
     for u, y in zip(series.u, series.y, strict=True):
         z = np.concatenate([mean, np.broadcast_to(u, (len(mean), len(u)))], 1)
@@ -495,31 +474,21 @@ def draw_states(
         noise = (gain.residual + dynamics.process_variance)[..., None] * np.eye(width)
         predicted = slope @ covariance @ slope.mT + noise
         rows.append((mean, covariance, slope, ahead, predicted))
-        mean, covariance = ahead, predicted
-        for row in np.flatnonzero(np.isfinite(y)):
-            across = covariance @ linear.C[row]
-            variance = across @ linear.C[row] + linear.noise_std[row] ** 2
-            error = y[row] - mean @ linear.C[row] - linear.d[row]
-            mean = mean + across * (error / variance)[:, None]
-            covariance = covariance - across[:, :, None] * across[:, None] / variance[:, None, None]
-    path = np.empty((len(weights), len(series) + 1, width))
-    path[:, -1] = _draw(mean, covariance, rng)
+        (mean, covariance), _ = update(dynamics, Belief(ahead, predicted), y)
+
+    def draw(
+        mean: Float[np.ndarray, "S Dx"], covariance: Float[np.ndarray, "S Dx Dx"]
+    ) -> Float[np.ndarray, "S Dx"]:
+        noise = rng.standard_normal(mean.shape)
+        return mean + np.einsum("sij,sj->si", covariance_root(covariance), noise)
+
+    path = np.empty((count, len(series) + 1, width))
+    path[:, -1] = draw(mean, covariance)
     for row, (mean, covariance, slope, ahead, predicted) in reversed(list(enumerate(rows))):
         pull = np.linalg.solve(predicted, slope @ covariance).mT
         centre = mean + np.einsum("sij,sj->si", pull, path[:, row + 1] - ahead)
-        path[:, row] = _draw(centre, covariance - pull @ predicted @ pull.mT, rng)
+        path[:, row] = draw(centre, covariance - pull @ predicted @ pull.mT)
     return path
-
-
-def _draw(
-    mean: Float[np.ndarray, "S Dx"],
-    covariance: Float[np.ndarray, "S Dx Dx"],
-    rng: np.random.Generator,
-) -> Float[np.ndarray, "S Dx"]:
-    """Draw from each Gaussian; a covariance may be singular."""
-    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.mT))
-    normal = rng.standard_normal(mean.shape) * np.sqrt(np.maximum(values, 0.0))
-    return mean + np.einsum("sij,sj->si", vectors, normal)
 
 
 def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
@@ -541,19 +510,8 @@ def as_model(dynamics: Dynamics, points: PointSet) -> GPSSM:
 
 def as_dynamics(model: GPSSM) -> tuple[Dynamics, Float[np.ndarray, "P Dz"]]:
     """Return the dynamics and inducing points of a model from `as_model`."""
-    mean, kernel, basis, likelihood = model.mean, model.kernel, model.basis, model.likelihood
-    if not (
-        isinstance(mean, LinearMap)
-        and isinstance(kernel, SquaredExponential)
-        and isinstance(basis, Stacked)
-        and isinstance(basis.parts[0], InducingPoints)
-        and isinstance(basis.parts[1], LinearFeatures)
-        and isinstance(likelihood, Gaussian)
-    ):
-        raise TypeError("`rgpssm` requires a model that it has built itself.")
-    parts = (mean.transition, mean.input_map, mean.offset, likelihood.C, likelihood.d)
-    noises = (np.diag(np.asarray(model.process_variance)), np.exp(likelihood.log_std))
-    linear = LinearSSM(*map(np.asarray, parts), *map(np.asarray, noises))
+    kernel: Any = model.kernel
+    parts: Any = parts_of(model.basis)
     hyper = np.column_stack([kernel.log_variance, kernel.log_lengthscale])
-    slack = float(np.exp(basis.parts[1].log_scale[0, 0]))
-    return Dynamics(linear, hyper, slack), np.asarray(basis.parts[0].locations)
+    slack = float(np.exp(parts[1].log_scale[0, 0]))
+    return Dynamics(as_linear(model), hyper, slack), np.asarray(parts[0].locations)

@@ -8,6 +8,9 @@ The kernel is squared-exponential, with a lengthscale for each coordinate; the h
 an output are log k(z, z), the logarithms of the lengthscales, and log σ².
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import numpy as np
 import scipy.linalg
 import scipy.optimize
@@ -17,6 +20,54 @@ from gpssm.linear.arx import NO_NOISE
 from gpssm.model.bases import JITTER
 
 NEGLIGIBLE = 1e-6  # B / k below which another inducing point would not help
+VARIANCE_SPREAD = 3.0  # of the prior of log k(z, z) around a quarter of the error variance
+
+
+class Smoothness(NamedTuple):
+    """log ℓ_j ~ N(middle + ½ log Dz, spread²), as distances grow with √Dz."""
+
+    middle: float
+    spread: float
+
+
+def learn_kernel(
+    z: Float[np.ndarray, "N Dz"],
+    error: Float[np.ndarray, "N Dy"],
+    variance: Float[np.ndarray, " Dy"],
+    slack: Float[np.ndarray, " Dy"],
+    smoothness: Smoothness,
+    numbers: Iterable[int],
+) -> tuple[Float[np.ndarray, "Dy Dz+2"], Float[np.ndarray, "M Dz"]]:
+    """Return the hyper-parameters of all outputs, and inducing points.
+
+    Parameters
+    ----------
+    z, error
+        Inputs, and the errors of a linear regression on them.
+    variance
+        A first estimate of the variances of the errors.
+    slack
+        Standard deviations of linear coefficients of the errors.
+    smoothness
+        The prior of the lengthscales.
+    numbers
+        Numbers of inducing points, chosen and used one after the other.
+    """
+    dim = z.shape[1]
+    lengthscales = np.full((len(variance), dim), smoothness.middle + 0.5 * np.log(dim))
+    middle = np.column_stack([np.log(0.25 * variance), lengthscales, np.log(variance)])
+    # The noise has a flat prior: its spread is infinite.
+    spread = np.array([VARIANCE_SPREAD, *np.full(dim, smoothness.spread), np.inf])
+    hyper, points = middle, z[:0]
+    for number in numbers:
+        points = choose_points(hyper, z, number)
+        hyper = np.stack(
+            [
+                maximise(start, centre, spread, points, z, r, with_constant(z) * scale)
+                for start, centre, r, scale in zip(hyper, middle, error.T, slack, strict=True)
+            ]
+        )
+    return hyper, points
 
 
 def maximise(

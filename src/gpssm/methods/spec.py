@@ -7,6 +7,7 @@ posterior. Settings of the run rather than the model (seed, chains, progress) be
 """
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -16,11 +17,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from gpssm.core.text import check_flag, check_whole, count, is_real, nearest
+from gpssm.core.text import check_flag, count, is_real, nearest
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.inference.settings import MethodSettings
+from gpssm.inference.settings import MethodSettings, check_settings, checked, choice, whole
 from gpssm.linear.council import HORIZON, Horizon, council
 from gpssm.linear.fit import pseudo_series, uninformed_likelihood
 from gpssm.methods import METHODS
@@ -43,6 +44,37 @@ BASIS_NAMES = ("inducing", "hilbert", "fourier", "linear")
 ROWS_PER_POINT = 5  # rows per point for num_inducing="auto", within the following limits
 FEWEST_POINTS = 10
 MOST_POINTS = 50
+
+
+def part(default: str, *kinds: Any, names: Sequence[str] = ()) -> Any:
+    """Declare a part of the model: a name, one of `names` if there are any, or an object."""
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, (str, *kinds)):
+            raise TypeError(f"{name} must be a name or an object; got {value!r}")
+        if names and isinstance(value, str) and value not in names:
+            raise KeyError(
+                f"Unknown {name} {value!r}. Known: {', '.join(names)}; or pass an object."
+            )
+
+    return checked(default, check)
+
+
+def _check_noise(name: str, value: Any) -> None:
+    regimes = get_args(NoiseRegime)
+    named = isinstance(value, str) and value in ("auto", *regimes)
+    if not named and not (is_real(value) and 0 < value < 1e300):
+        raise ValueError(
+            f"{name} must be auto, {', '.join(regimes)}, or a positive number; got {value!r}."
+        )
+
+
+def _check_patterns(name: str, value: Any) -> None:
+    texts = isinstance(value, Sequence) and not isinstance(value, str)
+    if not texts or not all(isinstance(entry, str) for entry in value):
+        raise TypeError(
+            f"{name} must be a list of names of parameters, or of patterns; got {value!r}"
+        )
 
 
 class ChainStart(NamedTuple):
@@ -81,7 +113,7 @@ class Spec:
         "inducing", "hilbert", "fourier", "linear" (no Gaussian process), or a basis.
     wiring
         Which states and inputs enter which transition, if that is known: a boolean matrix (Dx,
-        Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order" or "delay-3". It applies to
+        Dx+Du), a `gpssm.Wiring`, or "cascade", "chain", "second-order" or "sparse". It applies to
         the kernel, the mean and the linear weights, but not to a user-defined mean function.
     coupling
         "none": each transition function has a separate kernel. "shared": one kernel, with a scale
@@ -135,33 +167,34 @@ class Spec:
 
     method: str | MethodSettings | Mapping[str, Any] = "auto"
     # Fields may be "auto" or names until they are resolved: their values are checked at run time.
-    state_dim: Any = "auto"
-    num_inducing: Any = "auto"
-    kernel: str | Kernel = "se"
-    mean: str | Mean | Callable[[Array, Array], Array] = "linear"
-    likelihood: str | Likelihood = "auto"
-    basis: str | Basis = "inducing"
+    state_dim: Any = whole("auto", word="auto")
+    num_inducing: Any = whole("auto", word="auto")
+    kernel: str | Kernel = part("se", Kernel)
+    mean: str | Mean | Callable[[Array, Array], Array] = part("linear", Callable, names=MEAN_NAMES)
+    likelihood: str | Likelihood = part("auto", Likelihood)
+    basis: str | Basis = part("inducing", Basis, names=BASIS_NAMES)
     wiring: Any = None
     coupling: Coupling = "none"
     rank: int | None = None
     physics: Any = None
-    start: Any = "auto"
-    noise: Any = "auto"
-    hyper: Hyper = "optimise"
-    fixed: Sequence[str] = ()
-    learn: Sequence[str] = ()
+    start: Any = part("auto", Sequence, np.ndarray, names=("auto", "shooting", *STARTS))
+    noise: Any = checked("auto", _check_noise)
+    hyper: Hyper = choice("optimise", get_args(Hyper))
+    fixed: Sequence[str] = checked((), _check_patterns)
+    learn: Sequence[str] = checked((), _check_patterns)
     delay: Rows | Literal["auto"] = 0
-    windows: int = 1
-    horizon: Horizon = HORIZON
-    calibrate: bool = False
+    windows: int = whole(1)
+    horizon: Horizon = whole(HORIZON, word="simulation")
+    calibrate: bool = checked(False, check_flag)
     prior: Any = None
     prior_strength: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", _method(self.method))
-        _check_sizes(self)
-        _check_parts(self)
-        _check_roles(self)
+        check_settings(self)
+        self._check_start()
+        if self.physics is not None and not isinstance(self.physics, Physics | str):
+            raise TypeError(f"physics must be a gpssm.Physics, got {self.physics!r}.")
         if self.coupling in ("lmc", "hammerstein") and not isinstance(
             self.method, Auto | FFVD | Quick | Mapping
         ):
@@ -175,6 +208,17 @@ class Spec:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if isinstance(self.start, list):
             object.__setattr__(self, "start", tuple(self.start))
+
+    def _check_start(self) -> None:
+        """Raise if the start has no states, or is that of physics without physics."""
+        if isinstance(self.start, str):
+            if self.start == "shooting" and self.physics is None and self.prior is None:
+                raise KeyError("start='shooting' needs physics, but there is none.")
+        elif not getattr(self.start, "shape", True) or not len(self.start):
+            raise ValueError(
+                "start must be a name, several names, or a path of states for each series; got "
+                f"{self.start!r}"
+            )
 
     @property
     def settings(self) -> MethodSettings:
@@ -286,7 +330,11 @@ class Spec:
                 "use fewer states, more rows, or the posterior of a similar system as prior."
             )
         wiring = make_wiring(self.wiring, state_dim, series[0].input_dim, series[0].output_dim)
-        if wiring is not None and wiring.measured and _matches(self.learn, OUTPUT_MAP):
+        if (
+            wiring is not None
+            and wiring.measured
+            and any(fnmatch.filter(OUTPUT_MAP, pattern) for pattern in self.learn)
+        ):
             raise ValueError("the wiring determines the output map: drop it from learn.")
         return self.replace(state_dim=state_dim, num_inducing=num_inducing, wiring=wiring)
 
@@ -299,8 +347,7 @@ class Spec:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Spec):
             return NotImplemented
-        mine, others = self.to_dict(), other.to_dict()
-        return all(same(mine[name], others[name]) for name in mine)
+        return same(self.to_dict(), other.to_dict())
 
     def __hash__(self) -> int:
         return hash(repr(self.describe()))
@@ -341,83 +388,6 @@ def _method(method: Any) -> MethodSettings | Mapping[str, Any]:
     return dataclasses.replace(METHODS[name], **numbers)
 
 
-def _check_sizes(spec: Spec) -> None:
-    for name in ("state_dim", "num_inducing"):
-        value = getattr(spec, name)
-        if not (isinstance(value, str) and value == "auto"):
-            check_whole(name, value, 1)
-    check_whole("windows", spec.windows, 1)
-    if not (isinstance(spec.horizon, str) and spec.horizon == "simulation"):
-        check_whole("horizon", spec.horizon, 1)
-    check_flag("calibrate", spec.calibrate)
-
-
-def _check_parts(spec: Spec) -> None:
-    """Raise for parts of the wrong type and for unknown names."""
-    kinds = {
-        "kernel": (str, Kernel),
-        "likelihood": (str, Likelihood),
-        "basis": (str, Basis),
-        "start": (str, Sequence, np.ndarray),
-    }
-    for name, kind in kinds.items():
-        if not isinstance(value := getattr(spec, name), kind):
-            raise TypeError(f"{name} must be a name or an object; got {value!r}")
-    if not isinstance(spec.mean, str | Mean) and not callable(spec.mean):
-        raise TypeError(f"mean must be a name, a function of x and u, or a Mean; got {spec.mean!r}")
-    for name, choices in (("mean", MEAN_NAMES), ("basis", BASIS_NAMES)):
-        if isinstance(value := getattr(spec, name), str) and value not in choices:
-            raise KeyError(
-                f"Unknown {name} {value!r}. Known: {', '.join(choices)}; or pass an object."
-            )
-    if isinstance(spec.start, str) and spec.start not in ("auto", "shooting", *STARTS):
-        raise KeyError(
-            f"Unknown start {spec.start!r}. Known: {', '.join(['auto', *STARTS])}; or give a path "
-            "of states for each series."
-        )
-    if isinstance(spec.start, np.ndarray) and not spec.start.ndim:
-        raise TypeError(
-            f"start must be a name, or a path of states for each series; got {spec.start!r}"
-        )
-    if not isinstance(spec.start, str) and not len(spec.start):
-        raise ValueError(
-            "start is empty: pass a name, several names, or a path of states for each series."
-        )
-    if (
-        isinstance(spec.start, str)
-        and spec.start == "shooting"
-        and spec.physics is None
-        and spec.prior is None
-    ):
-        raise KeyError("start='shooting' needs physics, but there is none.")
-    regimes = get_args(NoiseRegime)
-    named = isinstance(spec.noise, str) and spec.noise in ("auto", *regimes)
-    if not named and not (is_real(spec.noise) and 0 < spec.noise < 1e300):
-        raise ValueError(
-            f"noise must be auto, {', '.join(regimes)}, or a positive number; got {spec.noise!r}."
-        )
-    if spec.physics is not None and not isinstance(spec.physics, Physics | str):
-        raise TypeError(f"physics must be a gpssm.Physics, got {spec.physics!r}.")
-
-
-def _check_roles(spec: Spec) -> None:
-    if not isinstance(spec.hyper, str) or spec.hyper not in get_args(Hyper):
-        raise ValueError(f"hyper must be one of {', '.join(get_args(Hyper))}, got {spec.hyper!r}.")
-    for name in ("fixed", "learn"):
-        value = getattr(spec, name)
-        texts = isinstance(value, Sequence) and not isinstance(value, str)
-        if not texts or not all(isinstance(entry, str) for entry in value):
-            raise TypeError(
-                f"{name} must be a list of names of parameters, or of patterns; got {value!r}"
-            )
-
-
-def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
-    import fnmatch
-
-    return any(fnmatch.filter(names, pattern) for pattern in patterns)
-
-
 def _plain(value: Any) -> Any:
     """Return a value that JSON supports, or the name of its type."""
     if isinstance(value, Mapping):
@@ -435,14 +405,4 @@ def _plain(value: Any) -> Any:
 
 def same(first: Any, second: Any) -> bool:
     """Return whether two settings are equal; arrays are compared by value."""
-    if first is second:
-        return True
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, Mapping):
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
-    if isinstance(first, eqx.Module | np.ndarray | jax.Array):
-        return bool(eqx.tree_equal(first, second))
-    return bool(first == second)
+    return bool(eqx.tree_equal(first, second, typematch=True))

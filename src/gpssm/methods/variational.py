@@ -20,7 +20,7 @@ noises from.
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +32,12 @@ from gpssm.core.linalg import cholesky, inverse_root
 from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference.parameters import annealed_adam
+from gpssm.inference.parameters import Sampler, annealed_adam
 from gpssm.inference.settings import MethodSettings, States, whole
 from gpssm.model.likelihoods import observed
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import weights_given_states
-from gpssm.model.types import Draw, Info, Method
+from gpssm.model.types import Draw, Info
 
 # Mean and variance of f_d(z_n) in q.
 FunctionMoments = tuple[Float[Array, "N Dx"], Float[Array, "N Dx"]]
@@ -327,26 +327,7 @@ class VariationalPosterior(NamedTuple):
     paths: Any
 
 
-@dataclass(frozen=True)
-class PointSampler(Method):
-    """A method that learns the leaves of the model as points.
-
-    Parameters
-    ----------
-    settings
-        The settings of the method.
-    model
-        The model at the start.
-    states
-        The states to start from.
-    """
-
-    settings: Any
-    model: GPSSM
-    states: States
-
-
-class VariationalSampler(PointSampler):
+class VariationalSampler(Sampler):
     """The iterations of a variational method, started from q(v) = p(v | x) at some states.
 
     A subclass defines q(x): its `paths`, a pytree of what it needs, the `bound` and `draw_states`.
@@ -433,18 +414,85 @@ class VariationalSampler(PointSampler):
         states = self.draw_states(states_key, q, weights, series)
         return Draw(states, weights, carry.guess.leaves)
 
+    @property
+    def pieces(self) -> Pieces:
+        """The pieces of the series of which `batch` consists, by default whole series."""
+        return cut(self.lengths, None)
+
     def batch(self, series: list[Series]) -> Batch:
-        """Return the stacked series."""
-        return take(series, cut(self.lengths, None))
+        """Return the stacked pieces."""
+        return take(series, self.pieces)
 
     def join(self, states: Float[Array, "W+1 K Dx"]) -> States:
         """Return one path per series from those of `batch`."""
-        return join(states, cut(self.lengths, None), self.lengths)
+        return join(states, self.pieces, self.lengths)
 
     def posterior(self, guess: Guess, anchor: WeightLaw) -> VariationalPosterior:
         """Return q with the learned variables."""
         model = self.model.with_leaves(guess.leaves)
         return VariationalPosterior(model, placed(anchor, guess.weights), guess.paths)
+
+
+class RolloutSampler(VariationalSampler):
+    """A variational method whose q(x) is rolled out step by step given the function.
+
+    A subclass defines its `paths`, the `law` of a batch, and the `conditioner` of a step.
+    """
+
+    conditioner: ClassVar[Any]  # a `Conditioner`
+
+    @abc.abstractmethod
+    def law(self, q: VariationalPosterior, batch: Batch) -> tuple[StartLaw, Any]:
+        """Return q(x₀) of each piece, and the parameters of the steps."""
+
+    def function(self, q: VariationalPosterior, v: Float[Array, "Dx M"]) -> Function:
+        """Return the function along which a path is drawn, by default that of the weights."""
+        return conditional(v[:, None, :])
+
+    def bound(
+        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
+    ) -> Float[Array, ""]:
+        """Return the bound with the weights integrated out at each step."""
+        keys, batch = jax.random.split(key), self.batch(series)
+        return self.estimate(keys, q, marginal(q.weights), self.conditioner, batch)
+
+    def estimate(
+        self,
+        keys: PRNGKeyArray,
+        q: VariationalPosterior,
+        function: Function,
+        conditioner: Conditioner,
+        batch: Batch,
+    ) -> Float[Array, ""]:
+        """Return the bound from some paths of each piece."""
+        start, paths = self.roll(keys, q, function, conditioner, batch, self.settings.num_samples)
+        return path_bound(q.model, *paths, start, batch) - q.weights.divergence()
+
+    def roll(
+        self,
+        keys: PRNGKeyArray,
+        q: VariationalPosterior,
+        function: Function,
+        conditioner: Conditioner,
+        batch: Batch,
+        count: int,
+    ) -> tuple[StartLaw, tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]]:
+        """Return q(x₀), and `count` paths of each piece with KL_t, from two random keys."""
+        start, parameters = self.law(q, batch)
+        first = start.draw(keys[0], count)
+        return start, roll(keys[1], q.model, function, conditioner, first, batch.u, parameters)
+
+    def draw_states(
+        self,
+        key: PRNGKeyArray,
+        q: VariationalPosterior,
+        v: Float[Array, "Dx M"],
+        series: list[Series],
+    ) -> States:
+        """Return one path for each series; its pieces have separate x₀."""
+        keys, batch = jax.random.split(key), self.batch(series)
+        _, (states, _) = self.roll(keys, q, self.function(q, v), self.conditioner, batch, 1)
+        return self.join(states)
 
 
 def readable(model: GPSSM, batch: Batch) -> Float[Array, "W P C"]:

@@ -25,7 +25,7 @@ from a linear fit, and F, g and S from its smoothing distribution instead of F =
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,64 +34,22 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpssm.core.linalg import BlockTridiagonal, block_cholesky
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference.settings import Assumptions, States, real
+from gpssm.inference.settings import real
 from gpssm.inference.whitening import linearise, unstack
 from gpssm.methods.variational import (
+    Batch,
     Conditional,
-    Conditioner,
     Function,
     FunctionMoments,
+    RolloutSampler,
     StartLaw,
     VariationalPosterior,
-    VariationalSampler,
     VariationalSettings,
     conditional,
     divergence_given_function,
     marginal,
-    path_bound,
-    roll,
 )
-from gpssm.model.model import GPSSM
 from gpssm.model.target import weights_given_states
-
-
-@dataclass(frozen=True)
-class VCDTFactorised(VariationalSettings):
-    """The factorised start of `vcdt`: its conditioners, with the weights integrated out."""
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t)"
-    )
-
-    num_warmup: int = 600
-    learning_rate: float = 0.03
-
-    def build(self, model: GPSSM, states: States) -> "VCDTFactorisedSampler":
-        """Return the method for a model, whose initial paths are close to these states."""
-        return VCDTFactorisedSampler(self, model, states)
-
-
-@dataclass(frozen=True)
-class VCDT(VCDTFactorised):
-    """States that depend on the weights, by conditioners of free parameters at every step.
-
-    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
-
-    Parameters
-    ----------
-    factorised
-        The share of the warm-up that the factorised model has.
-    """
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        True, False, False, "q(v) q(x₀) Π q(x_{t+1} | x_t, v)"
-    )
-
-    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")
-
-    def build(self, model: GPSSM, states: States) -> "VCDTSampler":
-        """Return the method for a model, whose initial paths are close to these states."""
-        return VCDTSampler(self, model, states)
 
 
 class Law(NamedTuple):
@@ -136,8 +94,10 @@ def independent(parameters: Law, f: FunctionMoments, variance: Float[Array, "1 D
     return mean, spread, divergence_given_function(mean - f[0], 0.0, spread, f[1], variance)
 
 
-class VCDTFactorisedSampler(VariationalSampler):
+class VCDTFactorisedSampler(RolloutSampler):
     """The bound and the draws of `vcdt-factorised`; `paths` are q(x₀) and the law of the steps."""
+
+    conditioner = staticmethod(independent)
 
     def paths(self, key: PRNGKeyArray, series: list[Series]) -> tuple[StartLaw, Law]:
         """Return the distribution of x_{t+1} given x_t and all later outputs, linearised at the
@@ -169,54 +129,30 @@ class VCDTFactorisedSampler(VariationalSampler):
         start = StartLaw(*(jnp.stack(part) for part in zip(*starts, strict=True)))
         return start, Law(*parts)
 
-    def bound(
-        self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
-    ) -> Float[Array, ""]:
-        """Return the bound with the weights integrated out at each step."""
-        return self.estimate(key, q, marginal(q.weights), independent, series)
-
-    def draw_states(
-        self,
-        key: PRNGKeyArray,
-        q: VariationalPosterior,
-        v: Float[Array, "Dx M"],
-        series: list[Series],
-    ) -> States:
-        """Return one path for each series, with the weights integrated out at each step."""
-        return self.join(self.roll(key, q, marginal(q.weights), conditioned, series, 1)[0])
-
-    def roll(
-        self,
-        key: PRNGKeyArray,
-        q: VariationalPosterior,
-        function: Function,
-        conditioner: Conditioner,
-        series: list[Series],
-        count: int,
-    ) -> tuple[Float[Array, "W+1 N Dx"], Float[Array, "W N"]]:
-        """Return `count` paths of each series, and KL_t; the anchor of their law stays as it is."""
-        start_key, path_key = jax.random.split(key)
+    def law(self, q: VariationalPosterior, batch: Batch) -> tuple[StartLaw, Law]:
+        """Return q(x₀) and the law of the steps, whose anchor is constant."""
         start, law = q.paths
-        law = Law(*law[:3], *map(jax.lax.stop_gradient, law[3:]))
-        first = start.draw(start_key, count)
-        return roll(path_key, q.model, function, conditioner, first, self.batch(series).u, law)
+        return start, Law(*law[:3], *map(jax.lax.stop_gradient, law[3:]))
 
-    def estimate(
-        self,
-        key: PRNGKeyArray,
-        q: VariationalPosterior,
-        function: Function,
-        conditioner: Conditioner,
-        series: list[Series],
-    ) -> Float[Array, ""]:
-        """Return the bound from some paths."""
-        paths = self.roll(key, q, function, conditioner, series, self.settings.num_samples)
-        bound = path_bound(q.model, *paths, q.paths[0], self.batch(series))
-        return bound - q.weights.divergence()
+    def function(self, q: VariationalPosterior, v: Float[Array, "Dx M"]) -> Function:
+        """Return the function with the weights integrated out at each step."""
+        return marginal(q.weights)
+
+
+@dataclass(frozen=True)
+class VCDTFactorised(VariationalSettings):
+    """The factorised start of `vcdt`: its conditioners, with the weights integrated out."""
+
+    sampler = VCDTFactorisedSampler
+
+    num_warmup: int = 600
+    learning_rate: float = 0.03
 
 
 class VCDTSampler(VCDTFactorisedSampler):
     """The bound and the draws of `vcdt`."""
+
+    function = RolloutSampler.function
 
     def bound(
         self, key: PRNGKeyArray, q: VariationalPosterior, series: list[Series], iteration: Array
@@ -235,15 +171,23 @@ class VCDTSampler(VCDTFactorisedSampler):
         """Return the bound with weights drawn once per sample, shared by all series."""
         weights_key, path_key = jax.random.split(key)
         v = q.weights.draw(weights_key, self.settings.num_samples)
-        v = jnp.tile(v, (1, len(series), 1))
-        return self.estimate(path_key, q, conditional(v), conditioned, series)
+        function = conditional(jnp.tile(v, (1, len(series), 1)))
+        keys = jax.random.split(path_key)
+        return self.estimate(keys, q, function, conditioned, self.batch(series))
 
-    def draw_states(
-        self,
-        key: PRNGKeyArray,
-        q: VariationalPosterior,
-        v: Float[Array, "Dx M"],
-        series: list[Series],
-    ) -> States:
-        """Return one path for each series, given the weights."""
-        return self.join(self.roll(key, q, conditional(v[:, None, :]), conditioned, series, 1)[0])
+
+@dataclass(frozen=True)
+class VCDT(VCDTFactorised):
+    """States that depend on the weights, by conditioners of free parameters at every step.
+
+    Ialongo et al. (2019). `VariationalSettings` and `MethodSettings` have the other settings.
+
+    Parameters
+    ----------
+    factorised
+        The share of the warm-up that the factorised model has.
+    """
+
+    sampler = VCDTSampler
+
+    factorised: float = real(0.3, lambda value: 0 <= value <= 1, "a share of the warm-up, 0 to 1")

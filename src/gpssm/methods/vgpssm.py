@@ -18,7 +18,7 @@ estimates, by Adam on the ELBO and their priors at that path; the paper learns n
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,9 @@ from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.core.loops import descend
 from gpssm.core.runtime import in_step
 from gpssm.data.series import Series
-from gpssm.inference.parameters import annealed_adam
-from gpssm.inference.settings import Assumptions, States
+from gpssm.inference.parameters import Sampler, annealed_adam
+from gpssm.inference.settings import States
 from gpssm.methods.particle_gibbs import ParticleSettings, sweep_info, sweep_states
-from gpssm.methods.variational import PointSampler
 from gpssm.model.conditionals import draw_gaussian
 from gpssm.model.model import GPSSM, Step
 from gpssm.model.target import (
@@ -43,31 +42,6 @@ from gpssm.model.target import (
     weights_given_states,
 )
 from gpssm.model.types import Draw, FeynmanKac, GaussianWeights, Info, Statistics
-
-
-@dataclass(frozen=True)
-class VGPSSM(ParticleSettings):
-    """Settings of `vgpssm`; `ParticleSettings` and `MethodSettings` document them."""
-
-    assumptions: ClassVar[Assumptions | None] = Assumptions(
-        False, True, True, "q(x) q(v), each the best there is"
-    )
-
-    num_warmup: int = 500
-    num_draws: int = 100
-    thin: int = 1
-    num_particles: int = 25
-
-    def num_shared(self, model: GPSSM) -> int:
-        """Return the number of iterations that learn q(v), which all chains share.
-
-        In the last tenth of the warm-up, chains run separately.
-        """
-        return self.num_warmup - self.num_warmup // 10
-
-    def build(self, model: GPSSM, states: States) -> "VGPSSMSampler":
-        """Return the method for a model, started at these states and the weights given them."""
-        return VGPSSMSampler(self, model, states)
 
 
 class Natural(NamedTuple):
@@ -91,7 +65,7 @@ class VGPSSMCarry(NamedTuple):
     iteration: Int[Array, ""]
 
 
-class VGPSSMSampler(PointSampler):
+class VGPSSMSampler(Sampler):
     """The iterations of `vgpssm`."""
 
     @property
@@ -146,6 +120,25 @@ class VGPSSMSampler(PointSampler):
         size = damping(carry.iteration)
         natural = jax.tree.map(lambda old, new: old + size * (new - old), carry.natural, best)
         return carry._replace(natural=natural, leaves=leaves, adam=adam)
+
+
+@dataclass(frozen=True)
+class VGPSSM(ParticleSettings):
+    """Settings of `vgpssm`; `ParticleSettings` and `MethodSettings` document them."""
+
+    sampler = VGPSSMSampler
+
+    num_warmup: int = 500
+    num_draws: int = 100
+    thin: int = 1
+    num_particles: int = 25
+
+    def num_shared(self, model: GPSSM) -> int:
+        """Return the number of iterations that learn q(v), which all chains share.
+
+        In the last tenth of the warm-up, chains run separately.
+        """
+        return self.num_warmup - self.num_warmup // 10
 
 
 def damping(iteration: Int[Array, ""]) -> Float[Array, ""]:

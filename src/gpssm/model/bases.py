@@ -203,8 +203,9 @@ class InducingPoints(Basis):
         Given g at Z, the conditional mean of g is k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) (Wilson et al.
         2021).
         """
-        values = function(self.locations)[:, :, None]
-        return jnp.matmul(self.factorise(kernel).mT, values)[:, :, 0]
+        factor = self.factorise(kernel)
+        values = function(self.locations)[: len(factor), :, None]
+        return jnp.matmul(factor.mT, values)[:, :, 0]
 
 
 class LeadingPoints(InducingPoints):
@@ -237,9 +238,7 @@ class LeadingPoints(InducingPoints):
         state_dim: int,
     ) -> Float[Array, "Dx M"]:
         """Return the result for the first dimensions, and zeros for the others."""
-        factor = self.factorise(kernel)
-        values = function(self.locations)[: factor.shape[0], :, None]
-        return kernel.silence(jnp.matmul(factor.mT, values)[:, :, 0])
+        return kernel.silence(super().correction(kernel, function, state_dim))
 
 
 class CoregionalisedPoints(Basis):

@@ -7,14 +7,14 @@ two steps: (C, d) given R, then R given (C, d). A prior tied to R would shrink C
 whenever the noise is small.
 """
 
+import math
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gpssm.core import random
 from gpssm.core.linalg import inverse_root, solve_positive
 from gpssm.data.padding import num_moves
 from gpssm.data.series import as_list
@@ -74,8 +74,8 @@ def noise_given_emission(model: GPSSM, states: States, series: Data) -> InverseG
 
 def draw_noise(key: PRNGKeyArray, conditional: InverseGamma) -> Float[Array, " D"]:
     """Draw log σ with σ² ~ InverseGamma(shape, scale)."""
-    gamma = random.gamma(key, conditional.shape.astype(conditional.scale.dtype))
-    return 0.5 * (jnp.log(conditional.scale) - jnp.log(gamma))
+    variate = gamma(key, conditional.shape.astype(conditional.scale.dtype))
+    return 0.5 * (jnp.log(conditional.scale) - jnp.log(variate))
 
 
 def draw_noises(
@@ -90,7 +90,7 @@ def draw_noises(
 def draw_gaussian(key: PRNGKeyArray, conditional: GaussianWeights) -> Float[Array, "D M"]:
     """Draw mean + L⁻ᵀε for each row, with precision = LLᵀ."""
     inverse = inverse_root(conditional.precision)
-    noise = random.normal(key, conditional.mean.shape, conditional.mean.dtype)
+    noise = normal(key, conditional.mean.shape, conditional.mean.dtype)
     return conditional.mean + jnp.matmul(inverse.mT, noise[:, :, None])[:, :, 0]
 
 
@@ -140,3 +140,33 @@ def conjugate_prior(model: GPSSM, name: str, kind: type[P]) -> P:
             "'optimise' or 'fix'."
         )
     return prior
+
+
+def normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: jnp.dtype) -> Float[Array, "..."]:
+    """Draw independent N(0, 1) variates as one row."""
+    return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
+
+
+def gamma(key: PRNGKeyArray, shape: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Draw Gamma(α, 1) for all α > 0 by rejection in one loop (Marsaglia & Tsang 2000).
+
+    With d = α + ⅔, v = (1 + z / √(9d))³ and z ~ N(0, 1), accepted if v > 0 and log u < ½z² + d (1 −
+    v + log v), d v is Gamma(α + 1), and u^{1/α} times that is Gamma(α). At most one in twenty is
+    rejected.
+    """
+    d = shape + 2 / 3
+
+    def propose(
+        state: tuple[PRNGKeyArray, Bool[Array, " n"], Array],
+    ) -> tuple[PRNGKeyArray, Array, Array]:
+        key, rejected, v = state
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        z = jax.random.normal(normal_key, shape.shape, shape.dtype)
+        v = jnp.where(rejected, (1 + z / jnp.sqrt(9 * d)) ** 3, v)
+        log_u = jnp.log(jax.random.uniform(uniform_key, shape.shape, shape.dtype))
+        return key, rejected & ((v <= 0) | (log_u >= 0.5 * z**2 + d * (1 - v + jnp.log(v)))), v
+
+    begin = (key, jnp.ones(shape.shape, bool), jnp.ones_like(shape))
+    key, _, v = jax.lax.while_loop(lambda state: jnp.any(state[1]), propose, begin)
+    u = 1 - jax.random.uniform(key, shape.shape, shape.dtype)  # never zero
+    return d * v * u ** (1 / shape)

@@ -1,10 +1,9 @@
 """Covariance functions k_d(z, z'), one for each state dimension d, batched in one object.
 
 A kernel defines `__call__` (the matrix) and `diagonal`; `+`, `*`, `Active` and `Masked` compose.
-Two families do almost everything: `Stationary` kernels are a function of the scaled squared
-distance, `DotProduct` kernels of scaled dot products, and a member of either is one short function
-and one entry of `KERNELS`. Arrays are unconstrained: `log_variance (Dx,)`, `log_lengthscale (Dx,
-Dz)`.
+`Stationary` kernels are functions of the scaled squared distance, one short function and one entry
+of `KERNELS` each; `Polynomial` kernels are powers of a scaled dot product. Arrays are
+unconstrained: `log_variance (Dx,)`, `log_lengthscale (Dx, Dz)`.
 
 Inputs are rows z (N, Dz), or rows for each state dimension (Dx, N, Dz).
 
@@ -593,101 +592,40 @@ class Periodic(Stationary):
         return jax.random.normal(frequency_key, (num, 2 * dim), dtype), phases
 
 
-class DotProduct(ScaledKernel):
-    """k_d(z, z') = σ²_d · h(s(z, z'), s(z, z), s(z', z')),  s(z, z') = 1 + w·w'  with w =
-    `scaled(z)`.
+class Polynomial(ScaledKernel):
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p (default 2).
+
+    Its random features are E Π_i (ω_i·[w; 1]) (ω_i·[w'; 1]) = (1 + w·w')^p for w = `scaled(z)` and
+    independent ω_i ~ N(0, I), i = 1..p.
     """
-
-    @abc.abstractmethod
-    def shape(
-        self, cross: Matrix, left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
-    ) -> Matrix:
-        """Return h of the three dot products."""
-
-    def __call__(self, left: Left, right: Right) -> Matrix:
-        """Return σ²_d h(s(z, z'), s(z, z), s(z', z'))."""
-        a = self.scaled(left)
-        b = self.scaled(right)
-        value = self.shape(
-            1 + jnp.matmul(a, b.mT),
-            (1 + jnp.sum(a**2, -1))[:, :, None],
-            (1 + jnp.sum(b**2, -1))[:, None, :],
-        )
-        return self.variance[:, None, None] * value
-
-    def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
-        """Return σ²_d h(s, s, s) with s = s(z, z)."""
-        square = (1 + jnp.sum(self.scaled(z) ** 2, -1))[:, :, None]
-        return self.variance[:, None] * self.shape(square, square, square)[:, :, 0]
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw ω ~ N(0, I) for each factor of the features, with an entry for the 1 in s."""
-        return jax.random.normal(key, (self.num_factors, num, dim + 1), self.log_variance.dtype)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return ψ = σ Π_i a(ω_i·[w; 1])."""
-        w = self.scaled(z)
-        extended = jnp.concatenate([w, jnp.ones((*w.shape[:2], 1), w.dtype)], -1)
-        factors = self.activation(jnp.einsum("dnz,ifz->idnf", extended, spectrum))
-        return jnp.sqrt(self.variance / spectrum.shape[1])[:, None, None] * jnp.prod(factors, 0)
-
-    @property
-    def num_factors(self) -> int:
-        """p, the number of factors of a feature: s^p = E Π_i (ω_i·[w; 1]) (ω_i·[w'; 1])."""
-        return 1
-
-    def activation(self, dots: Float[Array, "P Dx N F"]) -> Float[Array, "P Dx N F"]:
-        """Return a."""
-        return dots
-
-
-class Linear(DotProduct):
-    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²): affine functions."""
-
-    def shape(
-        self, cross: Matrix, left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
-    ) -> Matrix:
-        """Return h = s(z, z')."""
-        return cross
-
-
-class Polynomial(DotProduct):
-    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p (default 2)."""
 
     degree: int = eqx.field(static=True, default=2)
 
-    def shape(
-        self, cross: Matrix, left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
-    ) -> Matrix:
-        """Return h = s(z, z')^p."""
-        return cross**self.degree
+    def __call__(self, left: Left, right: Right) -> Matrix:
+        """Return σ²_d (1 + w·w')^p."""
+        product = 1 + jnp.matmul(self.scaled(left), self.scaled(right).mT)
+        return self.variance[:, None, None] * product**self.degree
 
-    @property
-    def num_factors(self) -> int:
-        """p."""
-        return self.degree
+    def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
+        """Return σ²_d (1 + |w|²)^p."""
+        return self.variance[:, None] * (1 + jnp.sum(self.scaled(z) ** 2, -1)) ** self.degree
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Draw ω ~ N(0, I) for each factor of the features, with an entry for the 1."""
+        return jax.random.normal(key, (self.degree, num, dim + 1), self.log_variance.dtype)
+
+    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
+        """Return ψ = σ Π_i ω_i·[w; 1]."""
+        w = self.scaled(z)
+        extended = jnp.concatenate([w, jnp.ones((*w.shape[:2], 1), w.dtype)], -1)
+        factors = jnp.einsum("dnz,ifz->idnf", extended, spectrum)
+        return jnp.sqrt(self.variance / spectrum.shape[1])[:, None, None] * jnp.prod(factors, 0)
 
 
-class NeuralNetwork(DotProduct):
-    """k(z, z') = σ² (2/π) asin( 2 s(z,z') / √((1 + 2 s(z,z)) (1 + 2 s(z',z'))) ).
+class Linear(Polynomial):
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²): affine functions."""
 
-    Here s(z,z') = 1 + Σ_i z_i z'_i / ℓ_i². It is the limit of a network with infinitely many
-    error-function units (Williams 1998): its functions vary near the origin and saturate far from
-    it, so that forecasts that leave the data flatten out instead of returning to the mean.
-    """
-
-    def shape(
-        self, cross: Matrix, left: Float[Array, "Dx N _"], right: Float[Array, "Dx _ M"]
-    ) -> Matrix:
-        """Return h = (2/π) asin(2 s / √((1 + 2 s_left)(1 + 2 s_right)))."""
-        sine = 2 * cross / jnp.sqrt((1 + 2 * left) * (1 + 2 * right))
-        # Far from the origin the argument rounds to one, where the derivative of asin is infinite.
-        limit = 1 - jnp.finfo(sine.dtype).eps
-        return (2 / jnp.pi) * jnp.arcsin(jnp.clip(sine, -limit, limit))
-
-    def activation(self, dots: Float[Array, "P Dx N F"]) -> Float[Array, "P Dx N F"]:
-        """Return a = erf, the units of the network."""
-        return jax.scipy.special.erf(dots)
+    degree: int = eqx.field(static=True, default=1)
 
 
 KERNELS: dict[str, Callable[..., Kernel]] = {
@@ -699,7 +637,6 @@ KERNELS: dict[str, Callable[..., Kernel]] = {
     "periodic": Periodic.build,
     "linear": Linear.build,
     "polynomial": Polynomial.build,
-    "neural-network": NeuralNetwork.build,
 }
 
 

@@ -15,9 +15,9 @@ shifted and scaled individually, but not mixed.
 """
 
 import itertools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -85,16 +85,13 @@ class Wiring:
             raise ValueError(
                 f"state {min(twice)} is both an integrator and a delay: choose one of them."
             )
-        held = dict(pairs["delays"])
-        for row in held:
-            source = held[row]
-            while source in held and source != row:
-                source = held[source]
-            if source == row:
-                raise ValueError(
-                    f"the delays form a cycle through state {row}: a delay must hold a state "
-                    "or input outside the cycle."
-                )
+        try:
+            TopologicalSorter({row: [column] for row, column in pairs["delays"]}).prepare()
+        except CycleError as error:
+            raise ValueError(
+                f"the delays form a cycle through state {min(error.args[1])}: a delay must hold a "
+                "state or input outside the cycle."
+            ) from None
         if empty := np.flatnonzero(~matrix.any(1)).tolist():
             raise ValueError(
                 f"nothing enters the transition of state {empty[0]}: its row of the wiring is all "
@@ -159,8 +156,6 @@ def make_wiring(spec: Any, state_dim: int, input_dim: int, output_dim: int) -> W
                     each chain depends on everything
     "second-order"  chains of two states: positions, which are outputs, and their speeds
     "sparse"        states are the outputs, and their dependencies are learned
-    "delay-3"       three delays of each input come first; the other states depend on each other
-                    and on the oldest delays
     """
     if spec is None:
         return None
@@ -189,7 +184,7 @@ def wired_size(spec: Any, output_dim: int) -> int | None:
     return None if spec is None else (spec if isinstance(spec, Wiring) else Wiring(spec)).state_dim
 
 
-NAMES = ("cascade", "chain", "second-order", "sparse", "delay-N")
+NAMES = ("cascade", "chain", "second-order", "sparse")
 
 
 def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
@@ -229,23 +224,6 @@ def _named(name: str, states: int, inputs: int, outputs: int) -> Wiring:
             )
         itself = {state: state for state in range(states)}
         return Wiring(np.ones((states, states + inputs), bool), measured=itself, sparse=True)
-    if delay := re.fullmatch(r"delay-(\d+)", name):
-        line, rest = int(delay[1]), states - int(delay[1]) * inputs
-        if not inputs or line < 1 or rest < 1:
-            raise ValueError(
-                f"wiring={name!r} has {line} states for each of {inputs} inputs, and needs at "
-                f"least one more: use state_dim={line * max(inputs, 1) + 1} or "
-                f"more{'' if inputs else ', and data with an input'}."
-            )
-        held = {
-            line * column + step: line * column + step - 1 if step else states + column
-            for column in range(inputs)
-            for step in range(line)
-        }
-        enters = np.zeros((states, states + inputs), bool)
-        enters[:, line * inputs : states] = True
-        enters[:, [line * (column + 1) - 1 for column in range(inputs)]] = True
-        return Wiring(enters, delays=held)
     raise KeyError(
         f"Unknown wiring {name!r}. Known: {', '.join(NAMES)}; or a boolean matrix (states, states "
         "+ inputs)."

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpssm.core.random import gamma, normal
+from gpssm.model.conditionals import gamma, normal
 
 ALPHA = np.array([0.05, 0.5, 1.0, 2.5, 75.0, 1e5])
 
