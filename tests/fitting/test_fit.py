@@ -1,6 +1,7 @@
 """The training loop: reproducible draws in the user's units, and reports of all problems."""
 
 import dataclasses
+import json
 import signal
 
 import jax
