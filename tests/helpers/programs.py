@@ -170,14 +170,13 @@ def without_packages(*names):
 
     import gpssm
     from gpssm.core import places
-    from gpssm.methods import METHODS
 
     assert all((gpssm.fit, gpssm.plots, gpssm.benchmark))
     series = gpssm.Series(np.sin(np.arange(40.0)))
     settings = {"method": "mean", "num_draws": 2, "num_chains": 1, "progress": False}
     gpssm.fit(series, **settings).forecast(3, num_paths=4)
     calls = {
-        "blackjax": lambda: METHODS["ffvd-nuts"].build(None, ()),
+        "blackjax": lambda: gpssm.fit(series, method="ffvd-nuts", state_dim=1, progress=False),
         "joblib": lambda: list(places.run_processes([], None, 2)),
         "distributed": lambda: list(places.run_cluster([], None, "")),
         "matplotlib": lambda: gpssm.plots.plot_series(series),
