@@ -57,22 +57,8 @@ def data(tmp_path_factory):
 
 def fit(data, out, *others):
     with light():
-        return call(
-            "fit",
-            data,
-            "-y",
-            "y",
-            "--train",
-            0.5,
-            "-m",
-            "mean",
-            "--draws",
-            20,
-            "--out",
-            out,
-            "-q",
-            *others,
-        )
+        options = ["-y", "y", "--train", 0.5, "-m", "mean", "--draws", 20, "-q", "--out"]
+        return call("fit", data, *options, out, *others)
 
 
 @pytest.fixture(scope="module")
@@ -222,19 +208,8 @@ def test_a_command_that_is_asked_to_end_keeps_its_draws(data, tmp_path):
     sizes = ["--state-dim", "1", "--chains", "1"]
     for name, value in settings.items():
         sizes += ["--set", f"{name}={value}"]
-    command = [
-        sys.executable,
-        "-m",
-        "gpssm.cli",
-        "fit",
-        str(data),
-        "-y",
-        "y",
-        *sizes,
-        "--no-report",
-        "--out",
-        str(out),
-    ]
+    fit = [sys.executable, "-m", "gpssm.cli", "fit", str(data), "-y", "y"]
+    command = [*fit, *sizes, "--no-report", "--out", str(out)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

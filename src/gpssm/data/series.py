@@ -108,7 +108,7 @@ class Series:
             y=y_values,
             u=u_values,
             name=name,
-            dt=clock.dt if clock is not None else dt if dt is None else float(dt),
+            dt=clock.dt if clock is not None else dt and float(dt),
             outputs=outputs,
             inputs=inputs,
             window=None if window is None else int(window),
