@@ -251,7 +251,6 @@ CALLS = {
         (),
     ),
     "rollout": (POSTERIOR.rollout, {"num_paths": 6, "seed": 0}, ("noise", "index", "bounds")),
-    "export": (POSTERIOR.export, {"path": "model.py", "num_draws": 2, "overwrite": True}, ()),
     "linearise at": (POSTERIOR.linearise, {}, ("at", "row", "index")),
     "static_gain": (
         partial(static_gain, POSTERIOR),

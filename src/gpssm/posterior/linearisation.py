@@ -31,8 +31,8 @@ from gpssm.core.text import as_share, check_choice, check_installed, check_whole
 from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+from gpssm.posterior.control import mean_step
 from gpssm.posterior.draws import map_draws, merge_chains, stored_rows
-from gpssm.posterior.mean_model import mean_step
 from gpssm.posterior.rollout import BOUNDS, training_box
 
 if TYPE_CHECKING:

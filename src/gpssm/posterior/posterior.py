@@ -29,7 +29,6 @@ from gpssm.posterior import (
     forecast,
     learning,
     linearisation,
-    mean_model,
     storage,
 )
 from gpssm.posterior.calibration import Calibration
@@ -154,9 +153,8 @@ class Posterior:
     transition = explore.transition
     linearise = linearisation.linearise
     rollout = control.rollout
-    export = mean_model.export
-    to_casadi = mean_model.to_casadi
-    to_control = mean_model.to_control
+    to_casadi = control.to_casadi
+    to_control = control.to_control
     to_arviz = arviz.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
