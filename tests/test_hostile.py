@@ -20,8 +20,7 @@ from gpssm import metrics
 from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list, check_trainable
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.compare import Comparison
+from gpssm.evaluation.scores import Backtest, Comparison
 from gpssm.posterior import storage
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.forecast import Forecast
@@ -364,9 +363,9 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     """With candidates that take no time in place of those that are tried where none are named."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}]
+        "gpssm.evaluation.held_out.default_candidates", lambda _: [{"method": "mean"}]
     )
-    monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
+    monkeypatch.setattr("gpssm.evaluation.held_out.default_members", lambda _: ["mean", "last"])
     monkeypatch.setattr("gpssm.posterior.learning.extend_states", reach)
 
 

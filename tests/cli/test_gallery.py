@@ -13,7 +13,7 @@ from gpssm.cli.shell import Screen
 from gpssm.cli.tables import verdicts
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
-from gpssm.report.pictures import WORDS, draw_pictures, figures_of
+from gpssm.report.content import WORDS, draw_pictures, figures_of
 from posteriors import make_posterior
 
 

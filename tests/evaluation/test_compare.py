@@ -9,7 +9,7 @@ import gpssm
 from builders import make_series
 from gpssm.core.metrics import coverage, crps, rmse, score
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import LEVELS, Comparison
+from gpssm.evaluation.scores import LEVELS, Comparison
 from gpssm.posterior.forecast import Forecast
 from posteriors import make_posterior
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp, softmax
 import gpssm
 from gpssm.core import metrics
 from gpssm.data.series import Series
-from gpssm.evaluation.stack import default_members
+from gpssm.evaluation.held_out import default_members
 from gpssm.methods import ARX
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.posterior import Posterior

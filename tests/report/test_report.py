@@ -23,9 +23,15 @@ from gpssm.methods.spec import Spec
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
 from gpssm.report import make_report, write_report
-from gpssm.report.charts import fit_group, forecast_group, numbers, smoothed_errors
-from gpssm.report.content import forecast_tables, in_sentences
-from gpssm.report.pictures import WORDS
+from gpssm.report.content import (
+    WORDS,
+    fit_group,
+    forecast_group,
+    forecast_tables,
+    in_sentences,
+    numbers,
+    smoothed_errors,
+)
 from posteriors import make_posterior
 
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c & <b>")

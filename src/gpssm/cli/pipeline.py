@@ -44,7 +44,7 @@ from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster
 from gpssm.report import write_report
-from gpssm.report.pictures import draw_pictures, figures_of
+from gpssm.report.content import draw_pictures, figures_of
 
 
 def execute(

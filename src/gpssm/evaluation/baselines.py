@@ -17,7 +17,7 @@ from gpssm.core.text import count
 from gpssm.data.delays import Rows
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
-from gpssm.evaluation.backtest import Backtest, backtest
+from gpssm.evaluation.scores import Backtest, backtest
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, tracked
 from gpssm.posterior.forecast import HORIZON, Forecast

@@ -12,8 +12,8 @@ from gpssm.core.metrics import pit
 from gpssm.core.text import as_share, as_tuple, check_kind, check_output, check_shares, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.select import LinearComparison
+from gpssm.evaluation.held_out import LinearComparison
+from gpssm.evaluation.scores import Backtest
 from gpssm.plots.style import (
     BLACK,
     BLUE,

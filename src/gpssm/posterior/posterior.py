@@ -21,7 +21,6 @@ from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import (
-    arviz,
     conditioning,
     control,
     diagnostics,
@@ -55,12 +54,12 @@ def calibrate(
 ) -> Forecasting:
     """Calibrate the width of intervals on held-out rows.
 
-    See `gpssm.evaluation.calibrate.calibrate`.
+    See `gpssm.evaluation.held_out.calibrate`.
     """
-    from gpssm.evaluation import calibrate
+    from gpssm.evaluation import held_out
 
     fitted: Any = forecaster
-    return calibrate.calibrate(
+    return held_out.calibrate(
         fitted,
         series,
         new_experiment=new_experiment,
@@ -155,7 +154,7 @@ class Posterior:
     rollout = control.rollout
     to_casadi = control.to_casadi
     to_control = control.to_control
-    to_arviz = arviz.to_arviz
+    to_arviz = storage.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
     calibrate = calibrate

@@ -45,7 +45,7 @@ def make_report(
     title
         The heading of the page.
     pictures
-        PNG images by the names of `report.pictures.WORDS`; by default all are drawn.
+        PNG images by the names of `report.content.WORDS`; by default all are drawn.
     files
         Texts to offer for download by file name, in addition to forecast.csv, metrics.json and
         config.json.
