@@ -26,7 +26,7 @@ from gpssm.data.datasets import simulate
 COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
 FIGURES = {
-    "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "ess", "residuals",
+    "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "residuals",
     "parameters", "comparison",
 }  # fmt: skip
 

@@ -20,7 +20,6 @@ from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
 from gpssm.plots.dynamics import slices
-from gpssm.posterior.diagnostics import diagnose
 from gpssm.posterior.explore import smooth
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
 from posteriors import make_posterior
@@ -344,21 +343,6 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     assert np.max(np.abs(np.array(together) - 1)) < 0.7
 
 
-def test_effective_sizes_are_those_of_the_diagnostics(posterior):
-    figure = drawn(plots.plot_ess(posterior))
-    rows = [row for row in diagnose(posterior).rows if row.number]
-    sizes, ratios = figure.axes
-    assert {label.get_text() for label in sizes.get_yticklabels()[:2]} == {
-        "log process std",
-        "kernel log variance",
-    }
-    np.testing.assert_allclose(
-        [bar.get_width() for bar in sizes.patches], [row.ess_bulk for row in rows]
-    )
-    (shown,) = ratios.lines
-    np.testing.assert_allclose(shown.get_xdata(), [max(row.rhat - 1, 1e-3) for row in rows])
-
-
 def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     figure = drawn(plots.plot_residuals(posterior, 0, num_paths=12, rows=20))
     axes = np.reshape(figure.axes, (2, 3))
@@ -417,7 +401,6 @@ def test_every_figure_takes_a_baseline(baseline):
         plots.plot_states,
         plots.plot_transition,
         plots.plot_traces,
-        plots.plot_ess,
     ):
         assert drawn(make(baseline)).axes
     (panel,) = drawn(plots.plot_parameters(baseline)).axes

@@ -22,7 +22,6 @@ from gpssm.plots.forecasts import (
     plot_series,
 )
 from gpssm.plots.posteriors import (
-    plot_ess,
     plot_parameters,
     plot_residuals,
     plot_smoothed,
@@ -35,7 +34,6 @@ __all__ = [
     "plot_bode",
     "plot_calibration",
     "plot_comparison",
-    "plot_ess",
     "plot_forecast",
     "plot_orders",
     "plot_parameters",

@@ -29,7 +29,6 @@ from gpssm.plots.style import (
     time_axis,
     with_unit,
 )
-from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
@@ -300,71 +299,6 @@ def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
         share = np.histogram(ranks[chain], edges)[0] * bins / length
         panel.stairs(share, edges / values.size, color=style["color"], linestyle=style["linestyle"])
     panel.set_ylim(bottom=0)
-
-
-@figure_of(Posterior)
-def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
-    """Plot the smallest effective sample size and the largest R-hat of each group of quantities.
-
-    The dashed line is at 100 effective draws per chain, the dotted one at all draws. R-hat should
-    lie in the shaded area below 1.01; values up to 1.05 are sufficient for plots, but not for tail
-    probabilities. Its axis is logarithmic in the distance from 1.
-
-    Parameters
-    ----------
-    posterior
-        The fit.
-    diagnostics
-        The diagnostics of the posterior, if they have been computed.
-    """
-    diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
-    rows = [row for row in diagnostics.rows if row.number]
-    height = 0.35 + 0.3 * max(len(rows), 2)
-    figure, axes = panels(1, 2, height=height, width_ratios=(3, 2), sharey=True)
-    sizes, ratios = axes[0]
-    if not rows:
-        say(sizes, "all draws are equal")
-        say(ratios, "")
-        return figure
-    places = np.arange(len(rows))
-    sizes.barh(
-        places,
-        [row.ess_bulk for row in rows],
-        height=0.55,
-        color=BLUE,
-        alpha=0.75,
-        label="bulk, worst",
-    )
-    sizes.plot(
-        [row.ess_tail for row in rows],
-        places,
-        "D",
-        color=VERMILION,
-        markersize=4,
-        label="tail, worst",
-    )
-    sizes.plot(
-        [row.ess_bulk_median for row in rows],
-        places,
-        "|",
-        color=BLACK,
-        markersize=9,
-        markeredgewidth=1.5,
-        label="bulk, median",
-    )
-    draws = posterior.num_chains * posterior.num_draws
-    marks = ((100 * posterior.num_chains, "--", "100 per chain"), (draws, ":", "draws"))
-    for place, line, label in marks:
-        sizes.axvline(place, color=GREY, linestyle=line, linewidth=0.9, label=label)
-    sizes.set_yticks(places, [readable(row.name) for row in rows])
-    sizes.invert_yaxis()
-    sizes.set_xlabel("effective draws")
-    sizes.set_xlim(left=0)
-    ratios.axvspan(1e-4, 0.01, color=LIGHT, linewidth=0)
-    distances = np.maximum([row.rhat - 1 for row in rows], 1e-3)
-    ratios.plot(distances, places, "o", color=BLUE, markersize=5)
-    ratios.set(xscale="log", xlim=(7e-4, None), xlabel="R-hat − 1, worst")
-    return figure
 
 
 @figure_of(Posterior)

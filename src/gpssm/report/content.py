@@ -256,10 +256,6 @@ WORDS = {
         "The hidden states, one colour per chain. The coordinates of states are arbitrary, so "
         "chains may differ here and still agree about outputs.",
     ),
-    "ess": (
-        "Effective sample size and R-hat of each group of quantities.",
-        "The smallest effective sample size and the largest R-hat in each group of quantities.",
-    ),
     "traces": (
         "Traces and rank histograms of the quantities that mix worst, one line per chain.",
         "The quantities that mix worst. Traces should look alike and wander quickly; rank "
@@ -301,7 +297,6 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         "states": lambda: posteriors.plot_states(member, last),
         "transition": lambda: plot_transition(member),
         "traces": lambda: posteriors.plot_traces(member),
-        "ess": lambda: posteriors.plot_ess(member, examination.diagnostics),
         "parameters": lambda: posteriors.plot_parameters(member),
     }
     if isinstance(member.model.mean, Wired):
@@ -344,7 +339,7 @@ def page_pictures(
         "residuals": f" On {ONE_STEP}.",
     }
     if leading := examination.summary.leading:
-        single = ("transition", "wiring", "states", "ess", "traces", "parameters")
+        single = ("transition", "wiring", "states", "traces", "parameters")
         basis |= dict.fromkeys(single, f" Of {leading}, a member of the mixture.")
     return {
         name: {
