@@ -29,6 +29,7 @@ from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     all_draws,
+    each_model,
     merge_chains,
     past_inputs,
     split_chains,
@@ -53,6 +54,7 @@ NUM_PARTICLES = 64
 FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
 
 
+@each_model
 @in_double_precision
 def condition(
     posterior: "Posterior",
@@ -63,7 +65,7 @@ def condition(
     seed: int = 0,
     index: int = -1,
 ) -> "Posterior":
-    """Return the posterior after filtering new rows; functions and parameters stay fixed.
+    """Return the posterior or stack after filtering new rows; functions and parameters stay fixed.
 
         later = posterior.condition(new_rows)
         later.forecast(u=future_inputs)

@@ -23,8 +23,9 @@ not forgetting costs more.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,7 @@ from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
+    Forecasting,
     Learned,
     Seconds,
     absorb_common,
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
 
 Forgetting = float | Sequence[float] | Literal["auto"] | None
 Relearn = Literal["weights", "all"] | None
+P = ParamSpec("P")
 
 MAX_DRAWS = 100
 AHEAD = 15  # rows: half of what a forecast looks ahead
@@ -93,6 +96,32 @@ AHEAD = 15  # rows: half of what a forecast looks ahead
 PREMIUM = 0.1
 
 
+def each_learner(
+    function: Callable[Concatenate["Posterior", P], "Posterior"],
+) -> Callable[Concatenate[Forecasting, P], Forecasting]:
+    """Decorate a function that learns from new rows: given a stack, every member learns.
+
+    Members without a learned transition, such as linear models, are conditioned instead.
+    """
+
+    @functools.wraps(function)
+    def learn_each(forecaster: Any, /, *args: P.args, **options: P.kwargs) -> Any:
+        def change(model: "Posterior") -> "Posterior":
+            if model.learns or model is forecaster:
+                return function(model, *args, **options)
+            series = args[0] if args else options["series"]
+            shared = ("new_experiment", "seed", "index")
+            kept: dict[str, Any] = {
+                name: options[name] for name in shared if options.get(name) is not None
+            }
+            return condition(model, series, **kept)
+
+        return forecaster.map_models(change)
+
+    return learn_each
+
+
+@each_learner
 @in_double_precision
 def learn(
     posterior: "Posterior",
@@ -359,6 +388,7 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     check_memory(f"learning {size} numbers under {count} draws", 3 * 8 * count * size**2)
 
 
+@each_learner
 def extend(
     posterior: "Posterior",
     series: Any,
@@ -394,6 +424,7 @@ def extend(
     return verbs[relearn](posterior, series, new_experiment=new_experiment, index=index, **options)
 
 
+@each_learner
 @in_double_precision
 def update(
     posterior: "Posterior",

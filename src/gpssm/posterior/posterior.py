@@ -1,10 +1,9 @@
 """The result of a fit: draws from the posterior, and the methods that use them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -31,14 +30,12 @@ from gpssm.posterior import (
     storage,
 )
 from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
+from gpssm.posterior.draws import CurrentState, Forecasting, Learned, Seconds, absorb_common
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gpssm.evaluation.summary import Summary
-
-Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
 
 ALIKE = 20  # number of draws that suffices if they differ only in their states
 
@@ -280,9 +277,3 @@ def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     if not isinstance(part, eqx.Module) and not hasattr(part, "_fields"):
         return part
     return jax.tree.map(lambda leaf: convert(leaf) if isinstance(leaf, kind) else leaf, part)
-
-
-@in_double_precision
-def load_posterior(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """Load a posterior saved by `Posterior.save`; `gpssm.load` also loads stacks."""
-    return Posterior(**storage.read(path, parts))

@@ -32,15 +32,13 @@ from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import card
 from gpssm.core.text import check_path, check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
-from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
-from gpssm.posterior import conditioning, storage
+from gpssm.posterior import conditioning, learning, storage
 from gpssm.posterior.calibration import Calibration, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
 from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.learning import MAX_DRAWS, Forgetting, Relearn
-from gpssm.posterior.posterior import Posterior, calibrate, load_posterior, plot, summary
+from gpssm.posterior.posterior import Posterior, calibrate, plot, summary
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
 from gpssm.posterior.validation import (
@@ -92,6 +90,10 @@ class Stack:
     calibration: Calibration | None = None
 
     simulate = conditioning.simulate
+    condition = conditioning.condition
+    learn = learning.learn
+    update = learning.update
+    extend = learning.extend
     calibrate = calibrate
     summary = summary
     plot = plot
@@ -274,108 +276,6 @@ class Stack:
         imputed = np.where(np.isnan(y), joint.mean, y)
         return dataclasses.replace(joint, states=states, imputed=imputed)
 
-    def extend(
-        self,
-        series: Any,
-        relearn: Relearn = None,
-        *,
-        new_experiment: bool = False,
-        seed: int | None = None,
-        index: int = -1,
-    ) -> Self:
-        """Return the mixture after new rows, with unchanged weights; see `Posterior.extend`.
-
-        Members without a learned transition, such as linear models, are conditioned.
-        """
-
-        def extend(member: Posterior) -> Posterior:
-            conditions = relearn in ("weights", "all") and not member.learns
-            return member.extend(
-                series,
-                None if conditions else relearn,
-                new_experiment=new_experiment,
-                seed=seed,
-                index=index,
-            )
-
-        return self.map_models(extend)
-
-    def condition(
-        self,
-        series: Any,
-        *,
-        new_experiment: bool = False,
-        num_particles: int | None = None,
-        seed: int = 0,
-        index: int = -1,
-    ) -> Self:
-        """Condition every member on new rows; see `Posterior.condition`."""
-        return self.map_models(
-            lambda member: member.condition(
-                series,
-                new_experiment=new_experiment,
-                num_particles=num_particles,
-                seed=seed,
-                index=index,
-            )
-        )
-
-    def learn(
-        self,
-        series: Any,
-        *,
-        forgetting: Forgetting = None,
-        new_experiment: bool = False,
-        max_draws: int = MAX_DRAWS,
-        seed: int = 0,
-        index: int = -1,
-    ) -> Self:
-        """Let every member learn from new rows; see `Posterior.learn`."""
-
-        def learn(member: Posterior) -> Posterior:
-            if not member.learns:
-                return member.condition(
-                    series, new_experiment=new_experiment, seed=seed, index=index
-                )
-            return member.learn(
-                series,
-                forgetting=forgetting,
-                new_experiment=new_experiment,
-                max_draws=max_draws,
-                seed=seed,
-                index=index,
-            )
-
-        return self.map_models(learn)
-
-    def update(
-        self,
-        series: Any,
-        *,
-        new_experiment: bool = False,
-        num_warmup: int | None = None,
-        num_draws: int | None = None,
-        seed: int | None = None,
-        progress: Mode = False,
-        index: int = -1,
-    ) -> Self:
-        """Sample every member again with new rows; see `Posterior.update`."""
-
-        def update(member: Posterior) -> Posterior:
-            if not member.learns:
-                return member.extend(series, new_experiment=new_experiment, seed=seed, index=index)
-            return member.update(
-                series,
-                new_experiment=new_experiment,
-                num_warmup=num_warmup,
-                num_draws=num_draws,
-                seed=seed,
-                progress=progress,
-                index=index,
-            )
-
-        return self.map_models(update)
-
     def thinned(self, most: int) -> Self:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
         check_whole("most", most, 0)
@@ -474,7 +374,6 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
-@in_double_precision
 def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     """Load a stack saved by `Stack.save`."""
     try:
@@ -503,6 +402,7 @@ def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     return dataclasses.replace(stack, calibration=calibration)
 
 
+@in_double_precision
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster:
     """Load a posterior saved by `Posterior.save`, or a stack saved by `Stack.save`.
 
@@ -522,7 +422,9 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster
     """
     path = check_path(path)
     path = path / "posterior.nc" if path.is_dir() else path
-    return _load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
+    if zipfile.is_zipfile(path):
+        return _load_stack(path, parts)
+    return Posterior(**storage.read(path, parts))
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:
