@@ -236,8 +236,8 @@ def test_a_single_model_is_the_heaviest_nonlinear_member(posteriors, gaussian_pr
     assert Stack.of(posteriors, [0.4, 0.6]).leading == "first order"
     summary = stack.summary()
     assert summary.leading == "gp"
-    assert (summary.facts.method, summary.facts.kernel) == ("stack", "se")
-    assert summary.facts.seconds == pytest.approx(
+    assert (summary.facts["method"], summary.facts["kernel"]) == ("stack", "se")
+    assert summary.facts["seconds"] == pytest.approx(
         sum(map(sum, (one.seconds for one in stack.members.values())))
     )
     assert "Fit: gp, the member described below" in str(summary)

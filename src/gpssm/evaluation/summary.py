@@ -45,63 +45,6 @@ from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_memb
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The fit: data, model and effort.
-
-    `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
-    `kernel` empty, `wiring` lists the arguments of each transition, and `delay` is the delay of
-    inputs in rows.
-    """
-
-    method: str
-    series: tuple[str, ...]
-    rows: tuple[int, ...]
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...]
-    missing: float
-    states: int
-    basis: str
-    inducing: int
-    kernel: str
-    mean: str
-    likelihood: str
-    chains: int
-    draws: int
-    seconds: float
-    wiring: str = ""
-    delay: tuple[int, ...] = ()
-
-    @property
-    def delayed_inputs(self) -> list[str]:
-        """The names of delayed inputs, with their delays."""
-        return name_inputs(self.inputs, self.delay)
-
-    @property
-    def lines(self) -> list[str]:
-        """Return the facts as lines of text."""
-        series = [
-            f"{name} ({rows} rows)" for name, rows in zip(self.series, self.rows, strict=True)
-        ]
-        missing = f"{percent(self.missing)} of the outputs" if self.missing else "no output"
-        inputs = ", ".join(self.delayed_inputs) or "none"
-        process = "none"
-        if self.kernel:
-            process = f"kernel {self.kernel}, basis {self.basis}"
-            process += f", {self.inducing} inducing points" if self.inducing else ""
-        rows = {
-            "series": f"{', '.join(series)}; {missing} missing",
-            "outputs": f"{', '.join(self.outputs)}; inputs: {inputs}",
-            "model": f"{count(self.states, 'state')}, mean {self.mean}, likelihood "
-            + self.likelihood,
-            "wiring": self.wiring,
-            "process": process,
-            "method": f"{self.method}, {count(self.chains, 'chain')} of "
-            f"{count(self.draws, 'draw')}, {self.seconds:.0f} s",
-        }
-        return [f"{name:<9}{text}" for name, text in rows.items() if text]
-
-
-@dataclass(frozen=True)
 class Sampling:
     """Convergence: the worst diagnostics, and the verdict.
 
@@ -147,8 +90,10 @@ class Summary:
 
     Parameters
     ----------
-    facts, sampling, training
-        Its parts.
+    facts
+        The fit in plain values: data, model and effort.
+    sampling, training
+        Convergence, and measures on the training rows.
     checks
         Checks of the run, in sample.
     starts
@@ -162,7 +107,7 @@ class Summary:
         Tests of one-step errors, as in `Residuals.table`.
     """
 
-    facts: Facts
+    facts: dict[str, Any]
     sampling: Sampling
     training: Assessment
     checks: tuple[Check, ...]
@@ -240,7 +185,7 @@ class Summary:
         }
         return {
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
-            fitted: self.facts.lines,
+            fitted: fact_lines(self.facts),
             f"Starts compared ({errors})": _table(self.starts, started),
             f"Convergence: {self.sampling.verdict}": self.sampling.lines,
             "Noise and predictability (in sample)": self._predictable(),
@@ -346,12 +291,13 @@ def summarise(
         The residuals of the last training series, if they have been computed.
     """
     posterior = leading_member(forecaster)
-    facts = dataclasses.replace(
-        _facts(posterior), method=forecaster.method, seconds=float(sum(forecaster.seconds))
-    )
+    facts = _facts(posterior) | {
+        "method": forecaster.method,
+        "seconds": float(sum(forecaster.seconds)),
+    }
     if residuals is None and draws_outputs(forecaster):
-        residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
-    is_longest = forecaster is posterior and len(facts.rows) == 1
+        residuals = find_residuals(forecaster, int(np.argmax(facts["rows"])))
+    is_longest = forecaster is posterior and len(facts["rows"]) == 1
     training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
     is_stack = isinstance(forecaster, Stack)
@@ -362,7 +308,7 @@ def summarise(
         tuple(dict.fromkeys((*forecaster.notes, *posterior.notes))),
         CHOOSE_METHOD if members else "",
     )
-    rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
+    rows_per_point = sum(facts["rows"]) / facts["inducing"] if facts["inducing"] else math.inf
     checks = (
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
@@ -417,7 +363,13 @@ def _sampling(
     return sampling, checks
 
 
-def _facts(posterior: Posterior) -> Facts:
+def _facts(posterior: Posterior) -> dict[str, Any]:
+    """Return the fit in plain values.
+
+    `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
+    `kernel` empty, `wiring` lists the arguments of each transition, and `delay` is the delay of
+    inputs in rows.
+    """
     model = posterior.model
     mean = model.mean
     dataset = posterior.dataset
@@ -428,27 +380,54 @@ def _facts(posterior: Posterior) -> Facts:
     ]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
-    return Facts(
-        method=posterior.method,
-        series=tuple(item.name or f"series {index}" for index, item in enumerate(raw)),
-        rows=tuple(map(len, raw)),
-        outputs=dataset.outputs,
-        inputs=dataset.inputs,
-        missing=float(np.mean(np.isnan(np.concatenate([item.y for item in raw])))),
-        states=model.state_dim,
-        basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
-        inducing=sum(inducing),
-        kernel="" if linear else str(posterior.spec.describe()["kernel"]),
-        mean=f"wired {type(mean.inner).__name__}"
+    return {
+        "method": posterior.method,
+        "series": tuple(item.name or f"series {index}" for index, item in enumerate(raw)),
+        "rows": tuple(map(len, raw)),
+        "outputs": dataset.outputs,
+        "inputs": dataset.inputs,
+        "missing": float(np.mean(np.isnan(np.concatenate([item.y for item in raw])))),
+        "states": model.state_dim,
+        "basis": " + ".join(type(part).__name__ for part in parts_of(model.basis)),
+        "inducing": sum(inducing),
+        "kernel": "" if linear else str(posterior.spec.describe()["kernel"]),
+        "mean": f"wired {type(mean.inner).__name__}"
         if isinstance(mean, Wired)
         else type(mean).__name__,
-        likelihood=type(model.likelihood).__name__,
-        chains=posterior.num_chains,
-        draws=posterior.num_draws,
-        seconds=float(sum(posterior.seconds)),
-        delay=dataset.delay,
-        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(dataset.inputs),
-    )
+        "likelihood": type(model.likelihood).__name__,
+        "chains": posterior.num_chains,
+        "draws": posterior.num_draws,
+        "seconds": float(sum(posterior.seconds)),
+        "wiring": posterior.spec.wiring.words(dataset.inputs) if posterior.spec.wiring else "",
+        "delay": dataset.delay,
+    }
+
+
+def series_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the names of the training series with their numbers of rows."""
+    pairs = zip(facts["series"], facts["rows"], strict=True)
+    return [f"{name} ({rows} rows)" for name, rows in pairs]
+
+
+def fact_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the facts of a summary as lines of text."""
+    missing = f"{percent(facts['missing'])} of the outputs" if facts["missing"] else "no output"
+    inputs = ", ".join(name_inputs(facts["inputs"], facts["delay"])) or "none"
+    process = "none"
+    if facts["kernel"]:
+        process = f"kernel {facts['kernel']}, basis {facts['basis']}"
+        process += f", {facts['inducing']} inducing points" if facts["inducing"] else ""
+    rows = {
+        "series": f"{', '.join(series_of(facts))}; {missing} missing",
+        "outputs": f"{', '.join(facts['outputs'])}; inputs: {inputs}",
+        "model": f"{count(facts['states'], 'state')}, mean {facts['mean']}, likelihood "
+        + facts["likelihood"],
+        "wiring": facts["wiring"],
+        "process": process,
+        "method": f"{facts['method']}, {count(facts['chains'], 'chain')} of "
+        f"{count(facts['draws'], 'draw')}, {facts['seconds']:.0f} s",
+    }
+    return [f"{name:<9}{text}" for name, text in rows.items() if text]
 
 
 def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:

@@ -26,12 +26,13 @@ from gpssm.core.metrics import coverage
 from gpssm.core.table import Table
 from gpssm.core.text import count, join_names, percent, to_csv, to_json
 from gpssm.data.clock import Clock
+from gpssm.data.delays import name_inputs
 from gpssm.data.series import Series
 from gpssm.evaluation.assessment import OutputSummary
 from gpssm.evaluation.baselines import RollingComparison, label
 from gpssm.evaluation.checks import ONE_STEP
 from gpssm.evaluation.examine import Examination
-from gpssm.evaluation.summary import Summary
+from gpssm.evaluation.summary import Summary, series_of
 from gpssm.inference.progress import Mode, tracked
 from gpssm.model.means import Wired
 from gpssm.plots import forecasts, posteriors
@@ -511,11 +512,9 @@ def settings_tables(examination: Examination) -> dict[str, dict[str, Any]]:
     return mixture | {
         f"Method of {summary.leading}" if mixture else "Method": _flat(spec) | roles,
         "Data": {
-            "series": ", ".join(
-                f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)
-            ),
-            "outputs": ", ".join(facts.outputs),
-            "inputs": ", ".join(facts.delayed_inputs) or "none",
+            "series": ", ".join(series_of(facts)),
+            "outputs": ", ".join(facts["outputs"]),
+            "inputs": ", ".join(name_inputs(facts["inputs"], facts["delay"])) or "none",
             "sampling time": raw[0].dt,
             "hash of the training data": digest(*raw),
         },
@@ -576,31 +575,31 @@ def in_sentences(summary: Summary) -> list[str]:
         _fitted(summary),
         sampled[summary.sampling.verdict],
         *(_about_output(output, summary) for output in summary.training.outputs),
-        *([_nonlinear(summary.training.nonlinear_change)] if summary.facts.kernel else []),
+        *([_nonlinear(summary.training.nonlinear_change)] if summary.facts["kernel"] else []),
     ]
 
 
 def _fitted(summary: Summary) -> str:
     facts = summary.facts
-    kind = "Gaussian process state-space" if facts.kernel else "linear"
-    model = f"{kind} model with {count(facts.states, 'hidden state')}"
+    kind = "Gaussian process state-space" if facts["kernel"] else "linear"
+    model = f"{kind} model with {count(facts['states'], 'hidden state')}"
     single = ""
     if summary.leading:
         weights = [f"{name} ({percent(weight)})" for name, weight in summary.weights.items()]
         single = f" The following paragraphs describe its member {summary.leading}, a {model}."
         model = f"mixture of {join_names(weights)}"
-    names = [f"{name} ({rows} rows)" for name, rows in zip(facts.series, facts.rows, strict=True)]
+    names = series_of(facts)
     data = join_names(names)
     if len(names) > 4:
-        data = f"{len(names)} series with {sum(facts.rows)} rows in total"
+        data = f"{len(names)} series with {sum(facts['rows'])} rows in total"
     inputs = ", without inputs"
-    if facts.inputs:
-        inputs = f", driven by {join_names(facts.delayed_inputs)}"
+    if facts["inputs"]:
+        inputs = f", driven by {join_names(name_inputs(facts['inputs'], facts['delay']))}"
     missing = ""
-    if facts.missing:
-        missing = f" {percent(facts.missing)} of the outputs are missing and were imputed."
+    if facts["missing"]:
+        missing = f" {percent(facts['missing'])} of the outputs are missing and were imputed."
     return (
-        f"A {model} was fitted to {data}. It explains {join_names(facts.outputs)}{inputs}."
+        f"A {model} was fitted to {data}. It explains {join_names(facts['outputs'])}{inputs}."
         f"{missing}{single}"
     )
 
