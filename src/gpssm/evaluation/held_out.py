@@ -19,14 +19,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
 from gpssm.core.places import Arrival, run_tasks
 from gpssm.core.table import card, loss
 from gpssm.core.text import (
     check_choice,
-    check_flag,
     check_kind,
-    check_seed,
     check_whole,
     count,
     is_real,
@@ -87,6 +86,7 @@ class Selection:
         return self.table.to_string(float_format=lambda value: f"{value:.4g}")
 
 
+@checked
 def select(
     series: Any,
     candidates: Sequence[Mapping[str, Any]] | None = None,
@@ -140,10 +140,7 @@ def select(
     -------
     Selection
     """
-    seed = check_seed(seed)
     check_progress(progress)
-    check_whole("horizon", horizon, 1)
-    check_whole("step", step, 1)
     if not (is_real(share) and 0 < share < 1):
         raise ValueError(f"share of the rows to fit must lie between 0 and 1; got {share!r}")
     experiments = as_list(series)
@@ -349,6 +346,7 @@ def linear_models(
 Member = Posterior | Mapping[str, Any] | str
 
 
+@checked
 def stack(
     series: Any,
     members: Sequence[Member] | Mapping[str, Member] | None = None,
@@ -392,9 +390,6 @@ def stack(
     Stack
     """
     experiments = as_list(series)
-    seed = check_seed(seed)
-    check_whole("jobs", jobs, 1)
-    check_whole("num_chains", num_chains, 1)
     named = _named(default_members(experiments) if members is None else members)
     fitted = {name: member for name, member in named.items() if isinstance(member, Posterior)}
     if fitted and len(fitted) < len(named):
@@ -520,6 +515,7 @@ def _fit(series: Sequence[Series], settings: Mapping[str, Any]) -> Posterior:
 Single = TypeVar("Single", Posterior, Stack)
 
 
+@checked
 def calibrate(
     posterior: Single,
     series: Any = None,
@@ -564,8 +560,7 @@ def calibrate(
                 f"the outputs of a {name} likelihood are discrete, so that paths cannot be "
                 "stretched"
             )
-    seed = posterior.seed if seed is None else check_seed(seed)
-    check_flag("new_experiment", new_experiment)
+    seed = posterior.seed if seed is None else seed
     posterior.dataset.experiment(index)
     if series is not None:
         rows = posterior.dataset.align(series)

@@ -25,8 +25,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special, stats
 
+from gpssm.core.arguments import checked
 from gpssm.core.metrics import pit
-from gpssm.core.text import check_whole
 from gpssm.data.series import Series
 from gpssm.posterior.stack import Forecaster
 
@@ -90,6 +90,7 @@ class Residuals(NamedTuple):
         return rows
 
 
+@checked
 def find_residuals(
     posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = ROWS, seed: int = 0
 ) -> Residuals:
@@ -109,7 +110,6 @@ def find_residuals(
     seed
         Seed of the paths.
     """
-    check_whole("rows", rows, 1)
     series = posterior.dataset.experiment(index)[:rows]
     forecast = posterior.predict(series, 1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))

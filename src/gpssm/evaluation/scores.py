@@ -11,16 +11,13 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
+from gpssm.core.arguments import checked
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.metrics import LEVELS
 from gpssm.core.table import Table, card
 from gpssm.core.text import (
     check_choice,
-    check_flag,
     check_output,
-    check_seed,
-    check_shares,
-    check_whole,
     in_line,
     is_real,
     is_whole,
@@ -64,7 +61,7 @@ class Comparison:
 
     forecasts: Mapping[str, Forecast]
     actual: Series
-    levels: tuple[float, ...]
+    levels: Sequence[float]
 
     @cached_property
     def scores(self) -> dict[str, dict[str, float]]:
@@ -119,6 +116,7 @@ class Comparison:
         return "\n\n".join(pages)
 
 
+@checked
 def compare(
     candidates: Mapping[str, Forecaster],
     test: Any,
@@ -160,10 +158,6 @@ def compare(
     """
     _check_names(candidates, baselines)
     check_progress(progress)
-    check_whole("num_paths", num_paths, 1)
-    check_whole("horizon", horizon, 1, none="for all rows of test")
-    seed = check_seed(seed)
-    levels = tuple(check_shares("levels", levels))
     rows = test if isinstance(test, pd.DataFrame) else single_series("compare", test)
     steps = len(rows) if horizon is None else horizon
     if steps > len(rows):
@@ -276,7 +270,7 @@ class Backtest:
     origins: Int[np.ndarray, " O"]
     forecasts: tuple[Forecast, ...]
     figures: tuple[dict[str, float], ...]
-    levels: tuple[float, ...]
+    levels: Sequence[float]
     refit: Refit
 
     @property
@@ -400,6 +394,7 @@ class Backtest:
         return "\n".join([repr(self), figure_table(origins, "", "over origins"), *pages])
 
 
+@checked
 def backtest(
     posterior: Forecaster,
     series: Any,
@@ -461,14 +456,9 @@ def backtest(
             f"{type(posterior).__name__}"
         )
     check_choice("refit", refit, get_args(Refit))
-    check_flag("new_experiment", new_experiment)
     check_progress(progress)
-    for name, value in (("horizon", horizon), ("step", step), ("max_draws", max_draws)):
-        check_whole(name, value, 1)
     if forgetting is not None and refit != "learn":
         raise ValueError(f"forgetting needs refit='learn'; got refit={refit!r}")
-    levels = tuple(check_shares("levels", levels))
-    seed = check_seed(seed)
     rows = posterior.dataset.align(series)
     scheme = replace(BACKTEST, horizon=int(horizon), step=int(step), num_paths=num_paths)
     origins = scheme.origins(len(rows), _first_origin(start, len(rows), horizon))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.core.text import as_share
 from gpssm.model.means import Wired
 from gpssm.plots.style import (
     BLACK,
@@ -201,7 +200,6 @@ def plot_wiring(posterior: Posterior) -> "Figure":
 @figure_of(Response)
 def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Plot step or impulse responses over draws, one row per output and one column per input."""
-    level = as_share(level)
     columns = len(response.linear.inputs)
     figure, axes = panels(
         len(response.linear.outputs),
@@ -232,7 +230,6 @@ def plot_response(response: Response, level: float = LEVEL) -> "Figure":
 @figure_of(Bode)
 def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Plot magnitude and phase over frequency, two rows per output and one column per input."""
-    level = as_share(level)
     columns = len(bode.linear.inputs)
     figure, axes = panels(
         2 * len(bode.linear.outputs),
@@ -258,7 +255,6 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
 @figure_of(Linearisation)
 def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
     """Plot the poles of all draws in the unit circle, coloured by their order of magnitude."""
-    level = as_share(level)
     figure, axes = panels(1, width=HALF, height=HALF)
     panel = axes[0, 0]
     angle = np.linspace(0, 2 * np.pi, 400)
@@ -286,7 +282,6 @@ def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
 
     Dots mark values of the input at which the equilibria of half of the draws are unstable.
     """
-    level = as_share(level)
     number = len(curve.outputs)
     figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
     settled = curve.supported(curve.settled)

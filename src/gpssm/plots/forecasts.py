@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.metrics import pit
-from gpssm.core.text import as_share, as_tuple, check_kind, check_output, check_shares, is_whole
+from gpssm.core.text import as_tuple, check_kind, check_output, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
 from gpssm.evaluation.held_out import LinearComparison
@@ -143,7 +143,6 @@ def plot_forecast(
     levels
         Levels of the intervals.
     """
-    levels = check_shares("levels", levels)
     outputs = len(forecast.outputs)
     inputs = forecast.inputs
     ratios = (2.1,) * outputs + (1.0,) * len(inputs)
@@ -223,7 +222,6 @@ def plot_comparison(
         raise ValueError("plot_comparison needs at least one forecast by name; got none")
     for name, forecast in forecasts.items():
         check_kind(f"the forecast {name!r}", forecast, Forecast)
-    level = as_share(level)
     first = next(iter(forecasts.values()))
     check_output(output, first.outputs)
     shown = first.outputs if output is None else (output,)
@@ -279,7 +277,6 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
     series = backtest.series
     names = series.outputs
     check_output(output, names)
-    level = as_share(level)
     figure, ((along,), (errors,), (covered,)) = panels(3, height=1.9)
     column = names.index(output or names[0])
     horizon = backtest.horizon
@@ -337,7 +334,6 @@ def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) 
         )
     for forecast, _ in listed:
         check_kind("the first of a pair", forecast, Forecast)
-    levels = tuple(check_shares("levels", levels))
     values = transforms(listed)
     figure, axes = panels(1, 2, height=2.2)
     _draw_histogram(axes[0, 0], values[np.isfinite(values)])

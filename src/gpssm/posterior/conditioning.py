@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_whole
+from gpssm.core.text import check_whole
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
@@ -55,6 +56,7 @@ FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
 
 
 @each_model
+@checked
 @in_double_precision
 def condition(
     posterior: "Posterior",
@@ -94,7 +96,6 @@ def condition(
     -------
     Posterior
     """
-    seed = check_seed(seed)
     draws = all_draws(posterior)
     rows = posterior.dataset.align(series)
     number = resolve_particles(posterior, num_particles, new_experiment)
@@ -104,6 +105,7 @@ def condition(
     return _with_current(posterior, before.after(rows, state))
 
 
+@checked
 def condition_at(
     posterior: Any,
     series: Any,
@@ -176,6 +178,7 @@ def extended(
         yield posterior
 
 
+@checked
 @in_double_precision
 def predict(
     posterior: "Posterior",
@@ -215,8 +218,6 @@ def predict(
     -------
     Forecast
     """
-    seed = check_seed(seed)
-    check_whole("steps", steps, 1)
     raw = posterior.dataset.align(series)
     check_paths(num_paths, bounds, len(raw) * (raw.output_dim + posterior.model.state_dim))
     number = resolve_particles(posterior, num_particles, new_experiment)
@@ -247,6 +248,7 @@ def predict(
     return widened(result, posterior.calibration, ahead, calibrated)
 
 
+@checked
 def simulate(
     posterior: "Posterior | Stack",
     u: Any = None,
@@ -450,7 +452,6 @@ def _at_start(
     index: int,
 ) -> "Posterior":
     """Return the posterior before any of the new rows."""
-    seed = check_seed(seed)
     number = resolve_particles(posterior, num_particles, new_experiment)
     draws = all_draws(posterior)
     current = begin(posterior, draws, rows, new_experiment, number, seed, index)

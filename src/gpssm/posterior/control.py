@@ -45,8 +45,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_tuple, check_flag, check_installed, check_seed, check_whole
+from gpssm.core.text import as_tuple, check_installed
 from gpssm.data.delays import arriving
 from gpssm.data.series import Series
 from gpssm.model.model import GPSSM
@@ -173,6 +174,7 @@ class Rollout(eqx.Module):
         return _states(posterior, np.array(self.draws), self.keys, self.index)
 
 
+@checked
 @in_double_precision
 def rollout(
     posterior: "Posterior",
@@ -197,9 +199,7 @@ def rollout(
     num_paths, seed, noise, index, bounds
         As in `forecast`.
     """
-    seed = check_seed(seed)
     check_paths(num_paths, bounds, 1)
-    check_flag("noise", noise)
     dataset = posterior.dataset
     scaler = dataset.scaler
     plan = plan_paths(posterior, num_paths, seed, bounds)
@@ -256,6 +256,7 @@ def mean_step(model: GPSSM, weights: Float[Array, "Dx M"]) -> Step:
     return step
 
 
+@checked
 def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray, " N"]:
     """Return the current state of the mean model of `to_control`, `to_casadi` and `export`.
 
@@ -266,7 +267,6 @@ def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray,
     num_draws
         As in these methods.
     """
-    check_whole("num_draws", num_draws, 1)
     thinned = posterior.thinned(max(num_draws, posterior.num_chains))
     if thinned.current is None:
         states = merge_chains(thinned.draws.states[-1])[:, -1]
@@ -305,6 +305,7 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     return MeanModel(step, start, series)
 
 
+@checked
 @in_double_precision
 def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     """Return the mean model as an `nlsys` of python-control.
@@ -337,6 +338,7 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     )
 
 
+@checked
 @in_double_precision
 def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
     """Return one step of the mean model, (x, u) → (x_next, y), as a `casadi.Function`.
@@ -497,6 +499,7 @@ def _paired(dimensions: Any, left: np.ndarray, right: np.ndarray) -> list[np.nda
     return list(np.broadcast_arrays(parts[0][:, :, None], parts[1][:, None]))
 
 
+@checked
 @in_double_precision
 def informative(
     posterior: "Posterior",
@@ -535,8 +538,6 @@ def informative(
     import pandas
 
     check_paths(num_paths, None, 1000)
-    check_whole("max_draws", max_draws, 1)
-    seed = check_seed(seed)
     dataset = posterior.dataset
     if not dataset.inputs:
         raise ValueError("the model has no inputs, so there are no experiments to rank")

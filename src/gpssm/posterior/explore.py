@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.runtime import in_double_precision, jit
-from gpssm.core.text import check_seed
 from gpssm.data.columns import align_columns, to_columns
 from gpssm.data.scaler import FAR
 from gpssm.model.bases import FeaturePoints
@@ -61,6 +61,7 @@ class Smoothed(Forecast):
         return replace(part, states=states, imputed=self.imputed[first:stop])
 
 
+@checked
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
     """Return smoothed outputs and states of a training series for each draw.
@@ -79,7 +80,6 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
         Seed of the noise.
     """
     check_states(posterior, "smooth")
-    seed = check_seed(seed)
     dataset = posterior.dataset
     series = dataset.experiment(index)
     states = merge_chains(posterior.draws.states[index])

@@ -15,13 +15,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
+from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.table import card
 from gpssm.core.text import (
-    check_seed,
     check_shares,
-    check_whole,
     in_line,
     is_real,
     percent,
@@ -295,6 +294,7 @@ class Forecast:
         paths."""
         return metrics.central_interval(self.paths, level)
 
+    @checked
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """Return a pandas DataFrame with one row per step: mean, std, and limits of intervals.
 
@@ -308,7 +308,7 @@ class Forecast:
         """
         import pandas
 
-        shares = np.array(check_shares("levels", levels))
+        shares = np.array(levels)
         limits = sorted({0.5, *((1 - shares) / 2), *((1 + shares) / 2)})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
@@ -342,6 +342,8 @@ class Forecast:
         }
         return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
 
+    @checked
+    @checked
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """Score the paths against the actual outputs; see `gpssm.metrics.score`.
 
@@ -358,6 +360,7 @@ class Forecast:
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
+    @checked
     def score_outputs(
         self, actual: Any, levels: Sequence[float] = metrics.LEVELS
     ) -> dict[str, dict[str, Any]]:
@@ -370,7 +373,7 @@ class Forecast:
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
         return {
-            "levels": check_shares("levels", levels),
+            "levels": levels,
             "moments": self.moments,
             "mixture": mixture,
             "scale": self.scale,
@@ -484,6 +487,7 @@ def _times_of(rows: Any) -> Times | None:
     return Times.of(index) if type(index).__name__ == "DatetimeIndex" else None
 
 
+@checked
 @in_double_precision
 def forecast(
     posterior: "Posterior",
@@ -533,7 +537,7 @@ def forecast(
         the Hilbert basis, and for user-defined kernels without random features.
     """
     dataset, current = posterior.dataset, posterior.current
-    series, seed = dataset.experiment(index), check_seed(seed)
+    series = dataset.experiment(index)
     horizon = HORIZON if horizon is None and u is None else horizon
     inputs, encoded = dataset.inputs_ahead(u, horizon, past_inputs(posterior, index))
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
@@ -560,9 +564,8 @@ def forecast(
     return widened(result, posterior.calibration, 1 + np.arange(result.horizon), calibrated)
 
 
-def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
-    """Check the number of paths and their number of entries, and the width of the box."""
-    check_whole("num_paths", num_paths, 1)
+def check_paths(num_paths: int, bounds: Any, entries: int) -> None:
+    """Check the memory for paths of this number of entries, and the width of the box."""
     # A forecast has five arrays of paths in memory: outputs, and two pairs of moments.
     check_memory(f"num_paths={num_paths}", 5 * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):

@@ -32,11 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, root_semidefinite
 from gpssm.core.messages import warn
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
-from gpssm.core.text import check_flag, check_seed, check_whole, is_real
+from gpssm.core.text import is_real
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
 from gpssm.inference.progress import Mode, check_progress
@@ -122,6 +123,7 @@ def each_learner(
 
 
 @each_learner
+@checked
 @in_double_precision
 def learn(
     posterior: "Posterior",
@@ -167,7 +169,6 @@ def learn(
     Posterior
     """
     check_states(posterior, "learn")
-    seed = check_seed(seed)
     rows = posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
     if posterior.num_chains * posterior.num_draws > max_draws:
@@ -370,7 +371,6 @@ def _with_learned(
 
 def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     """Raise for settings that `learn` does not support."""
-    check_whole("max_draws", max_draws, 1)
     if not posterior.learns:
         raise ValueError(
             f"{posterior.spec.method_name!r} has no weights to learn: fit with basis='linear' for "
@@ -425,6 +425,7 @@ def extend(
 
 
 @each_learner
+@checked
 @in_double_precision
 def update(
     posterior: "Posterior",
@@ -470,8 +471,7 @@ def update(
             "this posterior has been conditioned on rows that it has not learned from: update "
             "the posterior before `condition`, with all rows since its training data"
         )
-    seed = posterior.seed + 1 if seed is None else check_seed(seed)
-    check_flag("new_experiment", new_experiment)
+    seed = posterior.seed + 1 if seed is None else seed
     check_progress(progress)
     method = _shortened(posterior, num_warmup, num_draws)
     old = posterior.dataset

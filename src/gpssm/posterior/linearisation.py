@@ -26,8 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
+from gpssm.core.arguments import checked
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_share, check_choice, check_installed, check_whole, count, is_whole
+from gpssm.core.text import check_choice, check_installed, count, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
@@ -75,9 +76,10 @@ class Response:
         """Time since the input changed: steps, multiplied by dt if it is known."""
         return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
+    @checked
     def interval(self, level: float = LEVEL) -> Band:
         """The central interval over draws: (low, high)."""
-        return central_band(self.values, as_share(level))
+        return central_band(self.values, level)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the median and the central interval over draws, one panel per output and input."""
@@ -189,9 +191,9 @@ class Linearisation:
         """The static gain C (I − A)⁻¹ B + D: the final change of outputs per unit of input."""
         return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
+    @checked
     def impulse_response(self, n: int = 50) -> Response:
         """Return the impulse response D, CB, CAB, .., CAⁿ⁻²B to a unit input in one row."""
-        check_whole("n", n, 1)
         self._check_inputs()
         if n > 100_000:
             raise ValueError(f"a response has at most 100000 rows; got n={n}")

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core import metrics
+from gpssm.core.arguments import checked
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import in_double_precision
@@ -201,6 +202,7 @@ class Stack:
         seconds = (member.seconds for member in self.members.values())
         return Seconds(*map(sum, zip(*seconds, strict=True)))
 
+    @checked
     def forecast(
         self,
         horizon: int | None = None,
@@ -230,6 +232,7 @@ class Stack:
             calibrated,
         )
 
+    @checked
     def predict(
         self,
         series: Any,
@@ -319,7 +322,6 @@ class Stack:
 
         `steps` is the largest number of steps ahead.
         """
-        check_whole("num_paths", num_paths, 1)
         with distinct_warnings():
             parts = []
             for name, paths in self._shares(num_paths).items():

@@ -40,10 +40,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import gpssm
+from gpssm.core.arguments import checked
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import warn
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import check_path, check_seed, demand, demand_shape
+from gpssm.core.text import check_path, demand, demand_shape
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
@@ -554,6 +555,7 @@ def _check_model(model: GPSSM, series: Series, traceable: bool) -> None:
     demand_shape("model.likelihood", output, 1, series.output_dim)
 
 
+@checked
 @in_double_precision
 def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     """Return the posterior as an xarray DataTree for ArviZ, with these groups.
@@ -582,7 +584,6 @@ def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     import xarray as xr
 
     check_states(posterior, "to_arviz")
-    seed = check_seed(seed)
     stored = to_tree(posterior)
     names = ("posterior", "sample_stats", "observed_data", "constant_data")
     groups = {name: stored[name].to_dataset() for name in names if name in stored.children}
