@@ -261,7 +261,6 @@ def simulate(
     noise: bool = True,
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
-    one_function: bool = False,
 ) -> Forecast:
     """Simulate a new experiment from its inputs and the first rows, `warmup`.
 
@@ -276,7 +275,7 @@ def simulate(
     warmup : Series, DataFrame or array, optional
         The first rows of the experiment, outputs and inputs, from which its state is estimated. By
         default, the state starts at x₀ ~ N(0, I).
-    horizon, num_paths, seed, noise, bounds, calibrated, one_function
+    horizon, num_paths, seed, noise, bounds, calibrated
         As in `forecast`.
     num_particles
         As in `condition`.
@@ -301,7 +300,6 @@ def simulate(
         noise=noise,
         bounds=bounds,
         calibrated=calibrated,
-        one_function=one_function,
     )
 
 

@@ -39,7 +39,6 @@ from gpssm.posterior.rollout import (
     MANY,
     Pair,
     Paths,
-    can_draw_functions,
     plan_paths,
     simulate_paths,
     split_inputs,
@@ -500,7 +499,6 @@ def forecast(
     index: int = -1,
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
-    one_function: bool = False,
 ) -> Forecast:
     """Forecast the outputs after the end of the data.
 
@@ -531,10 +529,6 @@ def forecast(
     calibrated
         Whether to widen paths by the factors of `calibrate`; None does so if the posterior is
         calibrated.
-    one_function
-        Whether the residual of f with variance B(z) is sampled as one function per path instead of
-        independently at each step (`rollout.py`). No effect for bases without a residual, such as
-        the Hilbert basis, and for user-defined kernels without random features.
     """
     dataset, current = posterior.dataset, posterior.current
     series = dataset.experiment(index)
@@ -555,7 +549,6 @@ def forecast(
         jnp.asarray(within),
         jnp.asarray(excess),
         noise,
-        one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
         paths, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock

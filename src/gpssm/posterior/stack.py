@@ -214,7 +214,6 @@ class Stack:
         index: int = -1,
         bounds: float | None = BOUNDS,
         calibrated: bool | None = None,
-        one_function: bool = False,
     ) -> Forecast:
         """Return the mixture of the members' forecasts; see `Posterior.forecast`."""
         return self._mix(
@@ -226,7 +225,6 @@ class Stack:
                 noise=noise,
                 index=index,
                 bounds=bounds,
-                one_function=one_function,
             ),
             num_paths,
             calibrated,
