@@ -11,7 +11,6 @@ from gpssm.plots.dynamics import (
     plot_response,
     plot_static_gain,
     plot_transition,
-    plot_wiring,
 )
 from gpssm.plots.forecasts import (
     plot_backtest,
@@ -46,5 +45,4 @@ __all__ = [
     "plot_static_gain",
     "plot_traces",
     "plot_transition",
-    "plot_wiring",
 ]

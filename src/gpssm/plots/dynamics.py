@@ -1,4 +1,4 @@
-"""Figures of the dynamics: the transition function, its wiring, and linearised models."""
+"""Figures of the dynamics: the transition function and linearised models."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpssm.model.means import Wired
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -31,7 +30,6 @@ from gpssm.posterior.linearisation import (
     Response,
     StaticGain,
     central_band,
-    relevance,
 )
 from gpssm.posterior.posterior import Posterior
 
@@ -133,6 +131,8 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
         shown + 1,
         len(lines),
         height=1.05,
+        xlabel="along the direction",
+        ylabels=[*(f"step of $x_{{{number + 1}}}$" for number in range(shown)), "novelty"],
         sharex="col",
         sharey="row",
         height_ratios=(*(1.0,) * shown, 0.5),
@@ -150,92 +150,48 @@ def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
         novelty = np.nan_to_num(estimate.novelty)
         column[-1].fill_between(slice_.line, novelty, color=VERMILION, alpha=0.6, linewidth=0)
         ends = slice_.line[[0, -1]]
-        column[-1].set(ylim=(0, 1), xlim=ends, xlabel="along the direction")
+        column[-1].set(ylim=(0, 1), xlim=ends)
         column[0].set_title(slice_.name, pad=3)
-    for number, panel in enumerate(axes[:-1, 0]):
-        panel.set_ylabel(f"step of $x_{{{number + 1}}}$")
-    axes[-1, 0].set_ylabel("novelty")
-    figure.align_ylabels()
-    return figure
-
-
-@figure_of(Posterior)
-def plot_wiring(posterior: Posterior) -> "Figure":
-    """Plot the effect of each state and input on each transition, one row per transition.
-
-    Numbers are changes of the next state, in standard deviations, per standard deviation of the
-    argument. Squares excluded by a wiring are crossed, and known rows are framed.
-    """
-    table = relevance(posterior)
-    values = table.to_numpy()
-    rows, columns = values.shape
-    figure, axes = panels(1, width=2.0 + 0.55 * columns, height=1.0 + 0.45 * rows)
-    panel = axes[0, 0]
-    image = panel.imshow(values, cmap="Blues", vmin=0.0, aspect="auto")
-    figure.colorbar(image, ax=panel, label="relevance", shrink=0.9)
-    for row, column in np.ndindex(rows, columns):
-        value = values[row, column]
-        colour = "white" if value > 0.6 * values.max() else BLACK
-        panel.text(
-            column,
-            row,
-            f"{value:.2g}" if value else "×",
-            ha="center",
-            va="center",
-            fontsize=7.5,
-            color=colour,
-        )
-    mean = posterior.model.mean
-    for row, entries in enumerate(mean.wiring if isinstance(mean, Wired) else ()):
-        if not any(entries):
-            sides = np.array([-0.46, columns - 0.54])[[0, 1, 1, 0, 0]]
-            ends = row + 0.44 * np.array([-1, -1, 1, 1, -1])
-            panel.plot(sides, ends, color=BLACK, linewidth=1.2)
-    panel.set_xticks(range(columns), table.columns)
-    panel.set_yticks(range(rows), [f"$x_{{{row + 1}}}$ next" for row in range(rows)])
-    panel.grid(False)
     return figure
 
 
 @figure_of(Response)
 def plot_response(response: Response, level: float = LEVEL) -> "Figure":
     """Plot step or impulse responses over draws, one row per output and one column per input."""
-    columns = len(response.linear.inputs)
+    linear = response.linear
+    columns = len(linear.inputs)
+    time = with_unit("time", {"time": linear.time_unit})
     figure, axes = panels(
-        len(response.linear.outputs),
+        len(linear.outputs),
         columns,
         width=HALF if columns == 1 else FULL,
         height=1.8,
+        xlabel="steps" if linear.dt is None else time,
         sharex=True,
     )
     for (j, i), panel in np.ndenumerate(axes):
         panel.axhline(0, color=GREY, linewidth=0.7)
         _draw_band(panel, response.times, response.values[:, :, j, i], level)
         panel.set(
-            title=f"{response.kind} to {response.linear.inputs[i]}",
-            ylabel=_ratio(
-                response.linear.outputs[j], response.linear.inputs[i], response.linear.units
-            ),
+            title=f"{response.kind} to {linear.inputs[i]}",
+            ylabel=_ratio(linear.outputs[j], linear.inputs[i], linear.units),
         )
-    name = (
-        "steps"
-        if response.linear.dt is None
-        else with_unit("time", {"time": response.linear.time_unit})
-    )
-    for panel in axes[-1]:
-        panel.set_xlabel(name)
     return figure
 
 
 @figure_of(Bode)
 def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
     """Plot magnitude and phase over frequency, two rows per output and one column per input."""
-    columns = len(bode.linear.inputs)
+    linear = bode.linear
+    columns = len(linear.inputs)
+    per = "step" if linear.dt is None else "unit of time"
+    cycles = f"cycles per {linear.time_unit or per}"
     figure, axes = panels(
-        2 * len(bode.linear.outputs),
+        2 * len(linear.outputs),
         columns,
         width=HALF if columns == 1 else FULL,
         height=1.5,
+        xlabel="frequency [Hz]" if linear.time_unit == "s" else cycles,
         sharex=True,
     )
     for (row, i), panel in np.ndenumerate(axes):
@@ -243,12 +199,8 @@ def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
         values = bode.phase if is_phase else bode.magnitude
         _draw_band(panel, bode.frequencies, values[:, :, j, i], level)
         panel.set(xscale="log", ylabel="phase [°]" if is_phase else "magnitude [dB]")
-        ratio = _ratio(bode.linear.outputs[j], bode.linear.inputs[i], bode.linear.units)
-        panel.set_title("" if is_phase else f"{bode.linear.inputs[i]} to {ratio}")
-    per = "step" if bode.linear.dt is None else "unit of time"
-    cycles = f"cycles per {bode.linear.time_unit or per}"
-    for panel in axes[-1]:
-        panel.set_xlabel("frequency [Hz]" if bode.linear.time_unit == "s" else cycles)
+        ratio = _ratio(linear.outputs[j], linear.inputs[i], linear.units)
+        panel.set_title("" if is_phase else f"{linear.inputs[i]} to {ratio}")
     return figure
 
 

@@ -64,8 +64,11 @@ def plot_smoothed(
     posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     outputs, observed = smoothed or smoothed_outputs(posterior, index)
-    figure, axes = panels(series.output_dim, height=1.9, sharex=True)
-    times, axis_name = time_axis(len(series), series.axis)
+    times, xlabel = time_axis(len(series), series.axis)
+    ylabels = [with_unit(name, series.units) for name in series.outputs]
+    figure, axes = panels(
+        series.output_dim, height=1.9, xlabel=xlabel, ylabels=ylabels, sharex=True
+    )
     for column, panel in enumerate(axes[:, 0]):
         for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
             low, high = paths.interval(LEVEL)
@@ -76,9 +79,7 @@ def plot_smoothed(
         shown = extremes(values)
         panel.plot(times[shown], values[shown], ".", color=BLACK, markersize=2.5, label="data")
         _draw_missing(panel, times, observed, column, np.isnan(values))
-        panel.set_ylabel(with_unit(series.outputs[column], series.units))
         panel.margins(x=0.01)
-    axes[-1, 0].set_xlabel(axis_name)
     return figure
 
 
@@ -122,9 +123,11 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     series = posterior.dataset.experiment(index)
     states = np.asarray(posterior.draws.states[index])
     most = 8
-    figure, axes = panels(min(states.shape[-1], most), height=1.15, sharex=True)
     # x_t is drawn at the time of the output that it emits, y_{t-1}.
-    times, label = time_axis(len(series) + 1, series.axis, first=-1)
+    times, xlabel = time_axis(len(series) + 1, series.axis, first=-1)
+    ylabels = [f"$x_{{{dim + 1}}}$ (scaled)" for dim in range(most)]
+    rows = min(states.shape[-1], most)
+    figure, axes = panels(rows, height=1.15, xlabel=xlabel, ylabels=ylabels, sharex=True)
     levels = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
     for dim, panel in enumerate(axes[:, 0]):
         for chain, style in zip(range(min(len(states), 4)), LINES, strict=False):
@@ -132,11 +135,9 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
             low, middle, high = np.quantile(paths, levels, axis=0, method="weibull")
             shade(panel, times, low, high, color=style["color"], alpha=0.2)
             draw(panel, times, middle, **style, label=f"chain {chain}")
-        panel.set_ylabel(f"$x_{{{dim + 1}}}$ (scaled)")
         panel.margins(x=0.01)
     if states.shape[-1] > most:
         axes[0, 0].set_title(f"the first {most} of {states.shape[-1]} states")
-    axes[-1, 0].set_xlabel(label)
     return figure
 
 

@@ -479,8 +479,7 @@ def relevance(posterior: "Posterior") -> "pd.DataFrame":
 
         r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d),   the mean over draws
 
-    It is exactly zero for entries excluded by a wiring, drawn by `gpssm.plots.plot_wiring`, and
-    computed from a few draws and rows.
+    It is exactly zero for entries excluded by a wiring, and computed from a few draws and rows.
 
     Returns
     -------

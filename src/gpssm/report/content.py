@@ -34,9 +34,8 @@ from gpssm.evaluation.checks import ONE_STEP
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary, series_of
 from gpssm.inference.progress import Mode, tracked
-from gpssm.model.means import Wired
 from gpssm.plots import forecasts, posteriors
-from gpssm.plots.dynamics import plot_transition, plot_wiring
+from gpssm.plots.dynamics import plot_transition
 from gpssm.plots.style import to_png, untrusted_spans, with_unit
 from gpssm.posterior.checks import doubts, headline, worst
 from gpssm.posterior.draws import stored_rows
@@ -246,12 +245,6 @@ WORDS = {
         "the data vary most. Red marks regions with little data, where the model falls back on "
         "its prior.",
     ),
-    "wiring": (
-        "Which states and inputs enter which transition, and the size of their effects.",
-        "Effect of each signal on each state: change of the next state, in standard deviations, "
-        "per standard deviation of the signal, along the data. Crossed cells are excluded by the "
-        "wiring; framed rows are known.",
-    ),
     "states": (
         "The hidden states over time, median and 90 percent band of each chain.",
         "The hidden states, one colour per chain. The coordinates of states are arbitrary, so "
@@ -288,7 +281,7 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         y = np.concatenate([history.y, test.y])
         series = [replace(history, y=y, u=np.concatenate([history.u, test.u]))]
     smoothed = (examination.smoothed, examination.observed)
-    figures = {
+    return {
         "series": lambda: forecasts.plot_series(series, len(history)),
         "forecast": lambda: forecasts.plot_forecast(examination.forecast, actual, history),
         "comparison": lambda: forecasts.plot_comparison(examination.forecasts, actual, history),
@@ -300,9 +293,6 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         "traces": lambda: posteriors.plot_traces(member),
         "parameters": lambda: posteriors.plot_parameters(member),
     }
-    if isinstance(member.model.mean, Wired):
-        figures["wiring"] = lambda: plot_wiring(member)
-    return figures
 
 
 def draw_pictures(
@@ -340,7 +330,7 @@ def page_pictures(
         "residuals": f" On {ONE_STEP}.",
     }
     if leading := examination.summary.leading:
-        single = ("transition", "wiring", "states", "traces", "parameters")
+        single = ("transition", "states", "traces", "parameters")
         basis |= dict.fromkeys(single, f" Of {leading}, a member of the mixture.")
     return {
         name: {
