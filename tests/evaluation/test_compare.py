@@ -137,5 +137,5 @@ def test_bad_calls_are_explained():
         gpssm.compare({"one": posterior}, Series(test.y, test.u, outputs=["a", "c"]))
     with pytest.raises(TypeError, match="one must be a Posterior or a Stack"):
         gpssm.compare({"one": make_forecast()}, test)
-    with pytest.raises(TypeError, match="one series"):
+    with pytest.raises(TypeError, match="must be a Series or a DataFrame"):
         gpssm.compare({"one": posterior}, [test, test])

@@ -17,20 +17,21 @@ from gpssm.core.metrics import LEVELS
 from gpssm.core.table import Table, card
 from gpssm.core.text import (
     check_choice,
+    check_kind,
     check_output,
     in_line,
     is_real,
     is_whole,
 )
 from gpssm.data.columns import align_columns
-from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.fitting.fit import fit
 from gpssm.inference.progress import Mode, check_progress, tracked
 from gpssm.posterior.conditioning import condition_at, extended
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.learning import Forgetting
-from gpssm.posterior.stack import Forecaster
+from gpssm.posterior.posterior import Posterior
+from gpssm.posterior.stack import Forecaster, Stack
 from gpssm.posterior.validation import BACKTEST, rolling_forecasts
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ def compare(
     """
     _check_names(candidates, baselines)
     check_progress(progress)
-    rows = test if isinstance(test, pd.DataFrame) else single_series("compare", test)
+    rows = test if isinstance(test, pd.DataFrame) else Series.of(test)
+    check_kind("test", rows, Series, pd.DataFrame)
     steps = len(rows) if horizon is None else horizon
     if steps > len(rows):
         raise ValueError(f"horizon is {steps}, and there are {len(rows)} test rows")
@@ -189,8 +191,7 @@ def _check_names(candidates: Any, baselines: Any) -> None:
             f"posterior by name; got {type(candidates).__name__}"
         )
     for name, candidate in candidates.items():
-        if training_data(candidate) is None:
-            raise TypeError(f"{name} must be a Posterior or a Stack; got {type(candidate)}")
+        check_kind(name, candidate, Posterior, Stack)
     listed = isinstance(baselines, Sequence) and not isinstance(baselines, str)
     if not listed or not all(isinstance(name, str) for name in baselines):
         raise TypeError(f"baselines must be a list of names of methods; got {baselines!r}")
@@ -199,20 +200,6 @@ def _check_names(candidates: Any, baselines: Any) -> None:
             f"{', '.join(duplicates)} is already a candidate: leave it out of baselines, or "
             "rename it"
         )
-
-
-def single_series(caller: str, rows: Any) -> Series:
-    """Return one series from anything that `Series.of` accepts; raise if there are several."""
-    series = Series.of(rows)
-    if isinstance(series, list):
-        raise TypeError(f"{caller} accepts one series at a time; got a list of {len(series)}")
-    return series
-
-
-def training_data(candidate: Any) -> Dataset | None:
-    """Return the dataset of a posterior or a stack; None for other forecasters."""
-    dataset = getattr(candidate, "dataset", None)
-    return dataset if isinstance(dataset, Dataset) else None
 
 
 def figure_table(frame: pd.DataFrame, first: str, caption: str, *, starred: bool = False) -> str:
@@ -450,11 +437,7 @@ def backtest(
     -------
     Backtest
     """
-    if training_data(posterior) is None:
-        raise TypeError(
-            "the first argument of backtest(posterior, series) must be a posterior; got "
-            f"{type(posterior).__name__}"
-        )
+    check_kind("the first argument of backtest", posterior, Posterior, Stack)
     check_choice("refit", refit, get_args(Refit))
     check_progress(progress)
     if forgetting is not None and refit != "learn":
