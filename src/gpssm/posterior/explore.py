@@ -8,7 +8,6 @@ Averages over draws are also averages over chains, which may use different coord
 states. If `Posterior.diagnostics` shows that they do, use one chain at a time.
 """
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import equinox as eqx
@@ -35,36 +34,10 @@ if TYPE_CHECKING:
 Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # scaled states and inputs
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Smoothed(Forecast):
-    """A smoothed training series: paths of its outputs (S, T, Dy), one per draw.
-
-    It has all methods of a `Forecast`. Chains may use different coordinates of the states, so
-    compare outputs across chains, not states.
-
-    Parameters
-    ----------
-    states
-        x₀..x_T in scaled units.
-    imputed
-        y, with missing entries replaced by the mean output.
-    """
-
-    states: Float[np.ndarray, "S T+1 Dx"]
-    imputed: Float[np.ndarray, "T Dy"]
-
-    def __getitem__(self, rows: slice) -> Self:
-        part = super().__getitem__(rows)
-        first = part.start - self.start
-        stop = first + part.horizon
-        states = self.states[:, first : stop + 1]
-        return replace(part, states=states, imputed=self.imputed[first:stop])
-
-
 @checked
 @in_double_precision
-def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-    """Return smoothed outputs and states of a training series for each draw.
+def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
+    """Return the smoothed outputs of a training series: paths (S, T, Dy), one per draw.
 
         posterior.smooth().interval(0.9)
 
@@ -87,7 +60,7 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
     keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, len(series))
     emission = _emit(members_of(posterior, draws), keys, jnp.asarray(states[:, 1:]), noise)
     paths, moments, _ = emission.in_units(dataset)
-    return Smoothed(
+    return Forecast(
         paths,
         series.outputs,
         0,
@@ -98,8 +71,6 @@ def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: i
         clock=series.axis,
         units=series.units,
         scale=dataset.output_spread,
-        states=states,
-        imputed=np.where(np.isnan(series.y), np.mean(moments[0], axis=0), series.y),
     )
 
 

@@ -37,7 +37,6 @@ from gpssm.model.likelihoods import Custom
 from gpssm.posterior import conditioning, learning, storage
 from gpssm.posterior.calibration import Calibration, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
-from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
 from gpssm.posterior.posterior import Posterior, calibrate, plot, summary
 from gpssm.posterior.rollout import BOUNDS
@@ -263,19 +262,12 @@ class Stack:
             steps,
         )
 
-    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-        """Return the mixture of the members' smoothed outputs; see `Posterior.smooth`.
-
-        `states` has no columns, because coordinates of states differ between members.
-        """
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
+        """Return the mixture of the members' smoothed outputs; see `Posterior.smooth`."""
         shares = self._shares(min(m.num_chains * m.num_draws for m in self.members.values()))
-        joint = Smoothed.join(
+        return Forecast.join(
             [self.members[name].thinned(n).smooth(index, noise, seed) for name, n in shares.items()]
         )
-        y = self.dataset.experiment(index).y
-        states = np.zeros((len(joint.paths), joint.horizon + 1, 0))
-        imputed = np.where(np.isnan(y), joint.mean, y)
-        return dataclasses.replace(joint, states=states, imputed=imputed)
 
     def thinned(self, most: int) -> Self:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
