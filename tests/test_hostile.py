@@ -23,8 +23,8 @@ from gpssm.data.series import Series, as_list, check_trainable
 from gpssm.evaluation.scores import Backtest, Comparison
 from gpssm.posterior import storage
 from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.dynamics import static_gain
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.linearisation import static_gain
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from hostile import VALUES, attempt

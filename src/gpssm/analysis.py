@@ -3,8 +3,7 @@
 from gpssm.posterior.conditioning import condition_at
 from gpssm.posterior.control import informative, mean_state
 from gpssm.posterior.draws import model_of, stored_rows
-from gpssm.posterior.explore import unknown
-from gpssm.posterior.linearisation import relevance, static_gain
+from gpssm.posterior.dynamics import relevance, static_gain, unknown
 
 __all__ = [
     "condition_at",

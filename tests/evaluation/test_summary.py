@@ -15,7 +15,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import LEAD, assess, nonlinearity, simulation_rows, steps_until
+from gpssm.evaluation.training import LEAD, assess, nonlinearity, simulation_rows, steps_until
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
 from gpssm.model.likelihoods import StudentT

@@ -3,12 +3,11 @@
 import numpy as np
 
 from gpssm.evaluation import checks
-from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
 from gpssm.evaluation.examine import Examination
-from gpssm.evaluation.residuals import Correlation, Residuals
 from gpssm.evaluation.scores import Backtest
 from gpssm.evaluation.summary import Sampling, Summary
+from gpssm.evaluation.training import Assessment, Correlation, OutputSummary, Residuals
 from gpssm.posterior.checks import check_mixing
 from gpssm.posterior.diagnostics import Diagnostics, Row
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics

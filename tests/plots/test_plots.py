@@ -20,8 +20,7 @@ from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
 from gpssm.plots.dynamics import slices
-from gpssm.posterior.explore import smooth
-from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, smooth
 from posteriors import make_posterior
 
 DRAWS = 12

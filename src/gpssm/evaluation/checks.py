@@ -15,9 +15,8 @@ from scipy import stats
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import Assessment, OutputSummary
 from gpssm.evaluation.baselines import Entry, RollingComparison, label
-from gpssm.evaluation.residuals import Residuals, find_drift
+from gpssm.evaluation.training import Assessment, OutputSummary, Residuals, find_drift
 from gpssm.posterior.checks import SHARE_LEFT, Check
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS

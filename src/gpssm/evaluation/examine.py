@@ -30,8 +30,8 @@ from gpssm.evaluation.baselines import (
     judge_rolling,
     roll,
 )
-from gpssm.evaluation.residuals import Residuals, find_residuals
 from gpssm.evaluation.summary import Summary, summarise
+from gpssm.evaluation.training import Residuals, find_residuals
 from gpssm.posterior.checks import Check, check_inputs, check_paths
 from gpssm.posterior.diagnostics import Diagnostics
 from gpssm.posterior.draws import stored_rows

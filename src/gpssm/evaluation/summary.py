@@ -18,9 +18,8 @@ import numpy as np
 from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
-from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import check_constant_inputs, check_drift, check_training
-from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.training import Assessment, Residuals, assess, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
     FeaturePoints,

@@ -23,13 +23,14 @@ from gpssm.plots.style import (
     with_unit,
 )
 from gpssm.posterior.draws import stored_rows
-from gpssm.posterior.explore import FunctionEstimate, transition
-from gpssm.posterior.linearisation import (
+from gpssm.posterior.dynamics import (
     Bode,
+    FunctionEstimate,
     Linearisation,
     Response,
     StaticGain,
     central_band,
+    transition,
 )
 from gpssm.posterior.posterior import Posterior
 

@@ -10,7 +10,7 @@ from scipy import stats
 from gpssm.core.mixing import rhat
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import readable, shortened
-from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
+from gpssm.evaluation.training import Correlation, Residuals, find_residuals
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -158,7 +158,7 @@ def plot_residuals(
     index
         Number of the training series.
     num_paths, rows
-        As in `gpssm.evaluation.residuals.find_residuals`.
+        As in `gpssm.evaluation.training.find_residuals`.
     """
     return draw_residuals(find_residuals(posterior, index, num_paths, rows))
 

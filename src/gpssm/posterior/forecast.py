@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gpssm.core import metrics
 from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
-from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.table import card
 from gpssm.core.text import (
     check_shares,
@@ -32,13 +33,18 @@ from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
+from gpssm.posterior.draws import check_states, merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
     MANY,
+    Emission,
+    Members,
     Pair,
     Paths,
+    emissions,
+    members_of,
+    path_keys,
     plan_paths,
     simulate_paths,
     split_inputs,
@@ -636,3 +642,57 @@ def start_states(
         last = merge_chains(posterior.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
     return draw_start(keys, take_draws(posterior.current.state, draws), scale)
+
+
+@checked
+@in_double_precision
+def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
+    """Return the smoothed outputs of a training series: paths (S, T, Dy), one per draw.
+
+        posterior.smooth().interval(0.9)
+
+    Parameters
+    ----------
+    posterior
+        The posterior, with the states of all rows.
+    index
+        The number of the training series.
+    noise
+        Whether to add observation noise to the outputs.
+    seed
+        Seed of the noise.
+    """
+    check_states(posterior, "smooth")
+    dataset = posterior.dataset
+    series = dataset.experiment(index)
+    states = merge_chains(posterior.draws.states[index])
+    draws = np.arange(len(states))
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, len(series))
+    emission = _emit(members_of(posterior, draws), keys, jnp.asarray(states[:, 1:]), noise)
+    paths, moments, _ = emission.in_units(dataset)
+    return Forecast(
+        paths,
+        series.outputs,
+        0,
+        series.u,
+        series.inputs,
+        series.dt,
+        moments,
+        clock=series.axis,
+        units=series.units,
+        scale=dataset.output_spread,
+    )
+
+
+def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:
+    """Return E[y_t | x_{t+1}] for each draw of a training series, in the user's units."""
+    paths = smooth(posterior, index).paths
+    return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
+
+
+@jit
+def _emit(members: Members, keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool) -> Emission:
+    likelihoods = eqx.filter_vmap(
+        lambda leaves: members.model.with_leaves(leaves).likelihood, axis_size=x.shape[0]
+    )(members.leaves)
+    return emissions(likelihoods, keys, x, noise)

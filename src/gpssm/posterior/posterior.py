@@ -23,10 +23,9 @@ from gpssm.posterior import (
     conditioning,
     control,
     diagnostics,
-    explore,
+    dynamics,
     forecast,
     learning,
-    linearisation,
     storage,
 )
 from gpssm.posterior.calibration import Calibration
@@ -138,16 +137,16 @@ class Posterior:
     learned: Learned | None = None
     comparison: tuple[dict[str, Any], ...] = ()
 
+    smooth = forecast.smooth  # the module, which `forecast` hides below
     forecast = forecast.forecast
     simulate = conditioning.simulate
     predict = conditioning.predict
-    smooth = explore.smooth
     condition = conditioning.condition
     learn = learning.learn
     extend = learning.extend
     update = learning.update
-    transition = explore.transition
-    linearise = linearisation.linearise
+    transition = dynamics.transition
+    linearise = dynamics.linearise
     rollout = control.rollout
     to_casadi = control.to_casadi
     to_control = control.to_control

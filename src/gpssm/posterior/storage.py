@@ -63,7 +63,7 @@ from gpssm.posterior.draws import (
     map_draws,
     split_chains,
 )
-from gpssm.posterior.explore import smooth
+from gpssm.posterior.forecast import smooth
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -28,11 +28,11 @@ from gpssm.core.text import count, join_names, percent, to_csv, to_json
 from gpssm.data.clock import Clock
 from gpssm.data.delays import name_inputs
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import OutputSummary
 from gpssm.evaluation.baselines import RollingComparison, label
 from gpssm.evaluation.checks import ONE_STEP
 from gpssm.evaluation.examine import Examination
 from gpssm.evaluation.summary import Summary, series_of
+from gpssm.evaluation.training import OutputSummary
 from gpssm.inference.progress import Mode, tracked
 from gpssm.plots import forecasts, posteriors
 from gpssm.plots.dynamics import plot_transition
