@@ -34,7 +34,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "level": lambda name, value: as_share(value),
     "levels": lambda name, value: tuple(check_shares(name, value)),
     **dict.fromkeys(("new_experiment", "noise"), _flag),
-    **dict.fromkeys(("horizon", "steps", "step", "rows", "n"), _positive),
+    **dict.fromkeys(("horizon", "steps", "step", "n"), _positive),
     **dict.fromkeys(("num_paths", "num_draws", "max_draws", "num_chains", "jobs"), _positive),
 }
 

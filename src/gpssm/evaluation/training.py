@@ -38,6 +38,7 @@ from scipy import special, stats
 from gpssm.core.arguments import checked
 from gpssm.core.metrics import fit_percent, pit, rmse
 from gpssm.core.runtime import in_double_precision
+from gpssm.core.text import check_whole
 from gpssm.data.scaler import output_spread
 from gpssm.data.series import Series
 from gpssm.posterior.draws import merge_chains, stored_rows
@@ -135,6 +136,7 @@ def find_residuals(
     seed
         Seed of the paths.
     """
+    check_whole("rows", rows, 1)
     series = posterior.dataset.experiment(index)[:rows]
     forecast = posterior.predict(series, 1, new_experiment=True, num_paths=num_paths, seed=seed)
     values = special.ndtri(pit(forecast.paths, series.y))

@@ -9,7 +9,7 @@ The weights and parameters of all draws stay fixed. The filters are in `filterin
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_whole
+from gpssm.core.text import as_tuple, check_whole, is_whole
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
@@ -137,14 +137,12 @@ def condition_at(
     """
     raw = posterior.dataset.align(series)
     posterior.dataset.encode(raw)  # raises for invalid values before the first row is filtered
-    listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
-    stops: list[Any] = list(rows) if listed else [rows]
-    for row in stops:
-        check_whole("each of rows", row, 0)
-    if stops != sorted(set(stops)) or not stops or stops[-1] > len(raw):
+    stops = as_tuple(rows)
+    whole = bool(stops) and all(map(is_whole, stops))
+    if not whole or stops != (*sorted(set(stops)),) or not 0 <= stops[0] <= stops[-1] <= len(raw):
         raise ValueError(
             f"rows must increase from 0 to at most {len(raw)}, the length of the series; "
-            f"got {stops}"
+            f"got {list(stops)}"
         )
     start = posterior.map_models(
         lambda model: _at_start(model, raw, new_experiment, num_particles, seed, index)

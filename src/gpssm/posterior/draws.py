@@ -76,10 +76,6 @@ class CurrentState(NamedTuple):
     clock: Clock | None
     past: Float[np.ndarray, "K Du"]
 
-    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the state with a function applied to every array of the draws."""
-        return self._replace(state=jax.tree.map(function, self.state))
-
     def after(self, rows: Series, state: FilterState) -> Self:
         """Return this state of the experiment after further rows, in the user's units."""
         past = np.concatenate([self.past, rows.u])[len(rows) :]
@@ -107,10 +103,6 @@ class Learned(NamedTuple):
     def forgetting(self) -> float:
         """The smallest forgetting factor."""
         return float(np.min(self.rates))
-
-    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the distribution with a function applied to every array of the draws."""
-        return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
 
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:

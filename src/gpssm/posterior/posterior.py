@@ -264,10 +264,16 @@ class Posterior:
 
     def _each(self, function: Callable[[Any], Any]) -> Self:
         """Return the posterior with a function applied to every array of the draws."""
-        draws, info = jax.tree.map(function, (self.draws, self.info))
-        current = self.current and self.current.each(function)
-        learned = self.learned and self.learned.each(function)
-        return replace(self, draws=draws, info=info, current=current, learned=learned)
+        current, learned = self.current, self.learned
+        arrays = (self.draws, self.info, current and current.state, learned and learned[:2])
+        draws, info, state, distribution = jax.tree.map(function, arrays)
+        return replace(
+            self,
+            draws=draws,
+            info=info,
+            current=current and current._replace(state=state),
+            learned=learned and learned._replace(state=distribution[0], rates=distribution[1]),
+        )
 
 
 def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
