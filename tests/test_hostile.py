@@ -302,7 +302,6 @@ CALLS = {
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},
             "plot_static_gain": {"curve": GAIN, "level": 0.9},
-            "plot_parameters": {"posterior": POSTERIOR},
             "plot_traces": {"posterior": POSTERIOR},
             "plot_transition": {"posterior": POSTERIOR, "chain": 0},
         }.items()

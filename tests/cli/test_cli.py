@@ -27,7 +27,7 @@ COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
 FIGURES = {
     "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "residuals",
-    "parameters", "comparison",
+    "comparison",
 }  # fmt: skip
 
 

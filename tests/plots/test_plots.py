@@ -356,22 +356,6 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
         assert own.get_ylabel() == f"of {posterior.dataset.experiments[0].outputs[column]}"
 
 
-def test_parameters_show_prior_posterior_and_optimised(posterior):
-    figure = drawn(plots.plot_parameters(posterior))
-    panels = {panel.get_xlabel(): panel for panel in figure.axes if panel.get_visible()}
-    optimised = posterior.model.leaves("optimise")
-    assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(
-        panels
-    )
-    assert len(panels) == len(optimised) + 2
-    for entry in range(2):
-        curve = lines(panels["process std"], "posterior")[entry]
-        values = np.exp(np.asarray(posterior.draws.leaves["log_process_std"])[..., entry])
-        assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
-    ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
-    np.testing.assert_allclose(ticks, np.exp(np.ravel(posterior.model.kernel.log_lengthscale)))
-
-
 def test_comparison_overlays_forecasts():
     actual = np.random.default_rng(9).normal(size=(40, 2))
     forecasts = {
@@ -402,8 +386,6 @@ def test_every_figure_takes_a_baseline(baseline):
         plots.plot_traces,
     ):
         assert drawn(make(baseline)).axes
-    (panel,) = drawn(plots.plot_parameters(baseline)).axes
-    assert "no parameter was sampled" in panel.texts[0].get_text()
     assert isinstance(baseline.plot(), mpl.figure.Figure)
 
 

@@ -21,7 +21,6 @@ from gpssm.plots.forecasts import (
     plot_series,
 )
 from gpssm.plots.posteriors import (
-    plot_parameters,
     plot_residuals,
     plot_smoothed,
     plot_states,
@@ -35,7 +34,6 @@ __all__ = [
     "plot_comparison",
     "plot_forecast",
     "plot_orders",
-    "plot_parameters",
     "plot_poles",
     "plot_residuals",
     "plot_response",

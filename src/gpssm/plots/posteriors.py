@@ -1,14 +1,12 @@
 """Figures of a fit: outputs and states along the data, residuals, and convergence."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.mixing import rhat
-from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import readable, shortened
 from gpssm.evaluation.training import Correlation, Residuals, find_residuals
 from gpssm.plots.style import (
@@ -300,89 +298,3 @@ def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
         share = np.histogram(ranks[chain], edges)[0] * bins / length
         panel.stairs(share, edges / values.size, color=style["color"], linestyle=style["linestyle"])
     panel.set_ylim(bottom=0)
-
-
-@figure_of(Posterior)
-def plot_parameters(posterior: Posterior) -> "Figure":
-    """Plot the prior and posterior of each learned parameter, in scaled units.
-
-    Sampled parameters have one density per entry, optimised ones a mark. If prior and posterior
-    look alike, the data contain no information about the parameter.
-    """
-    drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
-    sampled = [name for name in drawn if name in posterior.model.leaves("sample")]
-    entries = {name: drawn[name].reshape(-1, drawn[name][0, 0].size) for name in sampled}
-    # Chains may have different optimised parameters.
-    entries |= {
-        name: np.reshape(drawn[name][:, -1] if name in drawn else leaf, (1, -1))
-        for name, leaf in posterior.model.leaves("optimise").items()
-    }
-    number = max(len(entries), 1)
-    figure, axes = panels(-(-number // 3), min(number, 3), height=1.7)
-    for panel in axes.flat[number:]:
-        panel.set_visible(False)
-    if not entries:
-        say(axes[0, 0], "no parameter was sampled: all are fixed or point estimates")
-    for panel, (name, values) in zip(axes.flat, entries.items(), strict=False):
-        prior = _prior_draws(posterior, name)
-        if name.rpartition(".")[2].startswith("log_"):
-            prior = np.exp(prior)
-            values = np.exp(values)
-            _set_log_scale(panel)
-        _draw_density(panel, prior, np.concatenate([np.quantile(prior, [0.02, 0.98]), *values]))
-        if name in sampled:
-            _draw_entries(panel, values)
-        else:
-            height = np.full(values.shape[1], 0.25)
-            panel.vlines(values[0], 0, height, color=VERMILION, linewidth=1, label="optimised")
-            panel.plot(values[0], height, "v", color=VERMILION, markersize=3.5)
-        panel.set_xlabel(readable(name.replace("log_", "")))
-        panel.set_yticks([])
-        panel.set_ylim(0, 1.08)
-    return figure
-
-
-def _set_log_scale(panel: "Axes") -> None:
-    """Set a logarithmic axis with few plain labels, which do not overlap in a narrow panel."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=5))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.xaxis.set_minor_locator(NullLocator())
-
-
-@in_double_precision
-def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
-    """Draw from the prior, with all entries pooled."""
-    shape = posterior.model.leaves()[name].shape
-    number = max(4000 // max(int(np.prod(shape)), 1), 200)
-    return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
-
-
-def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
-    """Draw a density scaled to at most 1, by default in the style of a prior."""
-    logarithmic = panel.get_xscale() == "log"
-    values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
-    margin = 0.04 * np.ptp(limits)
-    grid = np.linspace(limits.min() - margin, limits.max() + margin, 200)
-    density = stats.gaussian_kde(values)(grid)
-    x = np.exp(grid) if logarithmic else grid
-    if style:
-        panel.plot(x, density / density.max(), **style)
-        return
-    panel.fill_between(x, density / density.max(), color=LIGHT, linewidth=0, label="prior")
-    panel.plot(x, density / density.max(), color=GREY, linewidth=0.8)
-    panel.set_xlim(x[0], x[-1])
-
-
-def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
-    """Draw the density of each entry in one colour; a constant entry is a line."""
-    few = entries.shape[1] <= len(LINES)
-    for number, values in enumerate(entries.T):
-        line = LINES[number]["linestyle"] if few else "-"
-        style = {"color": BLUE, "linestyle": line, "alpha": 1.0 if few else 0.4}
-        if np.ptp(values) == 0:
-            panel.axvline(values[0], **style, label="posterior")
-        else:
-            _draw_density(panel, values, values, **style, label="posterior")

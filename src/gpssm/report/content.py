@@ -255,10 +255,6 @@ WORDS = {
         "The quantities that mix worst. Traces should look alike and wander quickly; rank "
         "histograms should be flat.",
     ),
-    "parameters": (
-        "Prior and posterior densities of the parameters.",
-        "Priors in grey, posteriors in blue, optimised values as marks.",
-    ),
 }
 
 
@@ -291,7 +287,6 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         "states": lambda: posteriors.plot_states(member, last),
         "transition": lambda: plot_transition(member),
         "traces": lambda: posteriors.plot_traces(member),
-        "parameters": lambda: posteriors.plot_parameters(member),
     }
 
 
@@ -330,7 +325,7 @@ def page_pictures(
         "residuals": f" On {ONE_STEP}.",
     }
     if leading := examination.summary.leading:
-        single = ("transition", "states", "traces", "parameters")
+        single = ("transition", "states", "traces")
         basis |= dict.fromkeys(single, f" Of {leading}, a member of the mixture.")
     return {
         name: {
