@@ -19,7 +19,7 @@ from gpssm import plots
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
-from gpssm.plots.dynamics import slices
+from gpssm.plots.posteriors import slices
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, smooth
 from posteriors import make_posterior
 

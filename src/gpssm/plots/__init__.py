@@ -5,13 +5,6 @@
 They need matplotlib (`pip install gpssm[plots]`), but neither pyplot nor a display.
 """
 
-from gpssm.plots.dynamics import (
-    plot_bode,
-    plot_poles,
-    plot_response,
-    plot_static_gain,
-    plot_transition,
-)
 from gpssm.plots.forecasts import (
     plot_backtest,
     plot_calibration,
@@ -21,10 +14,15 @@ from gpssm.plots.forecasts import (
     plot_series,
 )
 from gpssm.plots.posteriors import (
+    plot_bode,
+    plot_poles,
     plot_residuals,
+    plot_response,
     plot_smoothed,
     plot_states,
+    plot_static_gain,
     plot_traces,
+    plot_transition,
 )
 
 __all__ = [

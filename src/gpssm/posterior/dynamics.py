@@ -91,7 +91,7 @@ class Response:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the median and the central interval over draws, one panel per output and input."""
-        from gpssm.plots.dynamics import plot_response
+        from gpssm.plots.posteriors import plot_response
 
         return plot_response(self, level)
 
@@ -137,7 +137,7 @@ class Bode:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot magnitude above phase for each output and input, with intervals over draws."""
-        from gpssm.plots.dynamics import plot_bode
+        from gpssm.plots.posteriors import plot_bode
 
         return plot_bode(self, level)
 
@@ -276,7 +276,7 @@ class Linearisation:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the poles of all draws in the unit circle."""
-        from gpssm.plots.dynamics import plot_poles
+        from gpssm.plots.posteriors import plot_poles
 
         return plot_poles(self, level)
 
@@ -366,7 +366,7 @@ class StaticGain:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the curve and its slope with bands, one column per output."""
-        from gpssm.plots.dynamics import plot_static_gain
+        from gpssm.plots.posteriors import plot_static_gain
 
         return plot_static_gain(self, level)
 

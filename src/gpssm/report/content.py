@@ -8,12 +8,15 @@ lines. A panel shows one signal: {"title", "lines", "bands"}, with "split" where
 """
 
 import base64
+import hashlib
 import importlib.metadata
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -21,26 +24,26 @@ import numpy as np
 from jaxtyping import Float
 
 from gpssm import __version__
-from gpssm.core.files import digest
+from gpssm.core.files import digest, write_atomically
 from gpssm.core.metrics import coverage
+from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import Table
-from gpssm.core.text import count, join_names, percent, to_csv, to_json
+from gpssm.core.text import count, figure, join_names, percent, printable, to_csv, to_json
 from gpssm.data.clock import Clock
 from gpssm.data.delays import name_inputs
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import RollingComparison, label
+from gpssm.evaluation.baselines import BASELINES, RollingComparison, label
 from gpssm.evaluation.checks import ONE_STEP
-from gpssm.evaluation.examine import Examination
+from gpssm.evaluation.examine import Examination, examine
 from gpssm.evaluation.summary import Summary, series_of
 from gpssm.evaluation.training import OutputSummary
 from gpssm.inference.progress import Mode, tracked
 from gpssm.plots import forecasts, posteriors
-from gpssm.plots.dynamics import plot_transition
 from gpssm.plots.style import to_png, untrusted_spans, with_unit
 from gpssm.posterior.checks import doubts, headline, worst
 from gpssm.posterior.draws import stored_rows
 from gpssm.posterior.forecast import HORIZON, Forecast
-from gpssm.posterior.stack import leading_member, smoothed_outputs
+from gpssm.posterior.stack import Forecaster, leading_member, smoothed_outputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +55,89 @@ FIT_ROWS = 1500  # number of last rows of the fit that are drawn
 
 Group = dict[str, Any]
 Values = Float[np.ndarray, " n"]
+
+
+@in_double_precision
+def make_report(
+    posterior: Forecaster | Examination,
+    *,
+    test: Any = None,
+    baselines: Sequence[str] = BASELINES,
+    title: str | None = None,
+    pictures: Mapping[str, bytes] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> str:
+    """Return the report of a fit as the text of an HTML file.
+
+    Parameters
+    ----------
+    posterior
+        The fit, or its examination, in which case `test` and `baselines` are ignored.
+    test, baselines
+        As in `evaluation.examine.examine`.
+    title
+        The heading of the page.
+    pictures
+        PNG images by the names of `report.content.WORDS`; by default all are drawn.
+    files
+        Texts to offer for download by file name, in addition to forecast.csv, metrics.json and
+        config.json.
+    """
+    examination = posterior
+    if not isinstance(examination, Examination):
+        examination = examine(examination, test, baselines=baselines)
+    page = render(examination, compose(examination, title, pictures, files or {}))
+    # Without control characters, for readers of the source in a terminal.
+    return "\n".join(map(printable, page.replace("\t", " ").split("\n")))
+
+
+def write_report(posterior: Forecaster | Examination, path: str | Path, **options: Any) -> Path:
+    """Write the result of `make_report` to a file atomically."""
+    path = Path(path)
+    text = make_report(posterior, **options)
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path
+
+
+def render(examination: Examination, content: Mapping[str, Any]) -> str:
+    """Return the page of an examination and its composed content.
+
+    Text is escaped by the template engine. Only the script and style of the package may run: the
+    security policy lists their hashes, so that nothing in the data can.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": figure, "percent": percent}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    template, style, script = (
+        resources.files("gpssm.report").joinpath(name).read_text(encoding="utf-8")
+        for name in ("template.html.j2", "style.css", "script.js")
+    )
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return environment.from_string(template).render(
+        examination=examination,
+        page=content,
+        style=style,
+        script=script,
+        policy=policy,
+        symbols={"good": "✓", "caution": "!", "problem": "✕", "unknown": "–"},
+        levels={
+            "good": "Good",
+            "caution": "Caution",
+            "problem": "Problem",
+            "unknown": "Not applicable",
+        },
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 class Axis(NamedTuple):
@@ -285,7 +371,7 @@ def figures_of(examination: Examination) -> dict[str, Callable[[], "Figure"]]:
         "smoothed": lambda: posteriors.plot_smoothed(posterior, last, smoothed),
         "residuals": lambda: posteriors.draw_residuals(examination.residuals),
         "states": lambda: posteriors.plot_states(member, last),
-        "transition": lambda: plot_transition(member),
+        "transition": lambda: posteriors.plot_transition(member),
         "traces": lambda: posteriors.plot_traces(member),
     }
 
