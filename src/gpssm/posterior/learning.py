@@ -388,17 +388,16 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     check_memory(f"learning {size} numbers under {count} draws", 3 * 8 * count * size**2)
 
 
-@each_learner
 def extend(
-    posterior: "Posterior",
+    posterior: Forecasting,
     series: Any,
     relearn: Relearn = None,
     *,
     new_experiment: bool = False,
     seed: int | None = None,
     index: int = -1,
-) -> "Posterior":
-    """Return the posterior after new rows.
+) -> Forecasting:
+    """Return the posterior or stack after new rows; the weights of a stack do not change.
 
         later = posterior.extend(new_rows, "weights")
 
@@ -415,9 +414,9 @@ def extend(
 
     Returns
     -------
-    Posterior
+    Posterior or Stack
     """
-    verbs = {None: condition, "weights": learn, "all": update}
+    verbs: dict[Any, Callable[..., Any]] = {None: condition, "weights": learn, "all": update}
     if not isinstance(relearn, str | None) or relearn not in verbs:
         raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
     options: dict[str, Any] = {} if seed is None else {"seed": seed}
