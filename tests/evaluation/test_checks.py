@@ -8,7 +8,7 @@ import pytest
 from builders import make_series
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
-from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows, rmse_of_ends
+from gpssm.evaluation.examine import Entry, RollingComparison, RollingRows, rmse_of_ends
 from gpssm.evaluation.scores import Backtest
 from gpssm.evaluation.training import Assessment, Correlation, OutputSummary, Residuals
 from gpssm.posterior.checks import doubts

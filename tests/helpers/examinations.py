@@ -3,8 +3,7 @@
 import numpy as np
 
 from gpssm.evaluation import checks
-from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
-from gpssm.evaluation.examine import Examination
+from gpssm.evaluation.examine import Entry, Examination, RollingComparison, RollingRows
 from gpssm.evaluation.scores import Backtest
 from gpssm.evaluation.summary import Sampling, Summary
 from gpssm.evaluation.training import Assessment, Correlation, OutputSummary, Residuals

@@ -30,14 +30,16 @@ from gpssm.core.text import count, to_csv, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import (
+from gpssm.evaluation.examine import (
     BASELINES,
     BaselineResults,
+    Examination,
     choose_rows,
+    examine,
     forecast_rows,
+    inputs_after,
     judge_baselines,
 )
-from gpssm.evaluation.examine import Examination, examine, inputs_after
 from gpssm.fitting.fit import fit
 from gpssm.fitting.single import was_interrupted
 from gpssm.posterior.forecast import Forecast

@@ -6,7 +6,7 @@ The page is self-contained: pictures, data, style and script are embedded, and i
 forbids any request.
 """
 
-from gpssm.evaluation.baselines import BASELINES
+from gpssm.evaluation.examine import BASELINES
 from gpssm.report.content import make_report, write_report
 
 __all__ = ["BASELINES", "make_report", "write_report"]

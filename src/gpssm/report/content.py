@@ -32,9 +32,8 @@ from gpssm.core.text import count, figure, join_names, percent, printable, to_cs
 from gpssm.data.clock import Clock
 from gpssm.data.delays import name_inputs
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import BASELINES, RollingComparison, label
-from gpssm.evaluation.checks import ONE_STEP
-from gpssm.evaluation.examine import Examination, examine
+from gpssm.evaluation.checks import ONE_STEP, label
+from gpssm.evaluation.examine import BASELINES, Examination, RollingComparison, examine
 from gpssm.evaluation.summary import Summary, series_of
 from gpssm.evaluation.training import OutputSummary
 from gpssm.inference.progress import Mode, tracked
