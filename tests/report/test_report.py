@@ -222,7 +222,7 @@ def test_what_is_handed_over_is_used(found, tmp_path):
 def test_a_posterior_is_examined_first(found, pictures, rows, monkeypatch):
     asked = {}
     monkeypatch.setattr(
-        "gpssm.report.examine", lambda posterior, test, **options: asked.update(options) or found
+        "gpssm.report.content.examine", lambda posterior, test, **options: asked.update(options) or found
     )
     text = make_report(found.posterior, test=rows[1], baselines=("mean",), pictures=pictures)
     assert text == make_report(found, pictures=pictures)
