@@ -210,7 +210,7 @@ def test_a_stack_has_nothing_that_belongs_to_one_model(opposed):
     own = {name for name in dir(Stack) if not name.startswith("_")}
     fields = {field.name for field in dataclasses.fields(Posterior)}
     absent = {name for name in {*dir(Posterior), *fields} if not name.startswith("_")} - own
-    expected = {"export", "rollout", "linearise", "to_arviz", "diagnostics"}
+    expected = {"to_casadi", "rollout", "linearise", "to_arviz", "diagnostics"}
     assert absent > expected | {"transition", "draws", "model", "spec"}
     for name in absent - {"calibration", "notes"}:
         with pytest.raises(AttributeError, match=rf"stack\.members\['y'\]\.{name}$"):
