@@ -25,6 +25,7 @@ from common import Timer, command_line
 import gpssm
 from gpssm.data.series import Series
 from gpssm.methods import METHODS
+from gpssm.posterior.draws import merge_chains
 
 ROWS = 40
 TOLERANCE = 1e-10
@@ -127,7 +128,7 @@ def extensions() -> Arrays:
         "learn": arrays(posterior.learn(rows)),
         "update": arrays(posterior.update(rows, num_warmup=6, num_draws=4)),
         "load": arrays(loaded),
-        "smooth": {"states": smoothed.states, "outputs": smoothed.paths},
+        "smooth": {"states": merge_chains(posterior.draws.states[-1]), "outputs": smoothed.paths},
         "predict": {"paths": posterior.predict(rows, 3, num_paths=20).paths},
     }
     return {

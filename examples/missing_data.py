@@ -37,7 +37,7 @@ def main() -> None:
     smoothed = posterior.smooth(noise=True)
     low, high = smoothed.interval(0.9)
     covered = (low <= complete.y) & (complete.y <= high)
-    error = np.sqrt(np.mean((smoothed.imputed - complete.y)[gaps] ** 2))
+    error = np.sqrt(np.mean((posterior.smooth().mean - complete.y)[gaps] ** 2))
     print(f"filled {gaps.sum()} gaps: RMSE {error:.3f}, output std {np.nanstd(series.y):.3f};")
     print(f"the 90 % intervals cover {covered[gaps].mean():.0%} of the removed outputs")
     posterior.plot().savefig(options.out, dpi=150)

@@ -20,12 +20,11 @@ from gpssm import metrics
 from gpssm.data.readers import read
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.compare import Comparison
+from gpssm.evaluation.scores import Backtest, Comparison
 from gpssm.posterior import storage
 from gpssm.posterior.conditioning import condition_at
+from gpssm.posterior.dynamics import static_gain
 from gpssm.posterior.forecast import Forecast
-from gpssm.posterior.linearisation import static_gain
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Stack
 from hostile import VALUES, attempt
@@ -249,7 +248,6 @@ CALLS = {
         (),
     ),
     "rollout": (POSTERIOR.rollout, {"num_paths": 6, "seed": 0}, ("noise", "index", "bounds")),
-    "export": (POSTERIOR.export, {"path": "model.py", "num_draws": 2, "overwrite": True}, ()),
     "linearise at": (POSTERIOR.linearise, {}, ("at", "row", "index")),
     "static_gain": (
         partial(static_gain, POSTERIOR),
@@ -302,8 +300,6 @@ CALLS = {
             "plot_smoothed": {"posterior": POSTERIOR, "index": 0},
             "plot_states": {"posterior": POSTERIOR, "index": 0},
             "plot_static_gain": {"curve": GAIN, "level": 0.9},
-            "plot_ess": {"posterior": POSTERIOR},
-            "plot_parameters": {"posterior": POSTERIOR},
             "plot_traces": {"posterior": POSTERIOR},
             "plot_transition": {"posterior": POSTERIOR, "chain": 0},
         }.items()
@@ -363,9 +359,9 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     """With candidates that take no time in place of those that are tried where none are named."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "gpssm.evaluation.select.default_candidates", lambda _: [{"method": "mean"}]
+        "gpssm.evaluation.held_out.default_candidates", lambda _: [{"method": "mean"}]
     )
-    monkeypatch.setattr("gpssm.evaluation.stack.default_members", lambda _: ["mean", "last"])
+    monkeypatch.setattr("gpssm.evaluation.held_out.default_members", lambda _: ["mean", "last"])
     monkeypatch.setattr("gpssm.posterior.learning.extend_states", reach)
 
 

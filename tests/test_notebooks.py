@@ -15,8 +15,8 @@ import pytest
 
 import gpssm
 from gpssm.core.table import card
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.select import Selection
+from gpssm.evaluation.held_out import Selection
+from gpssm.evaluation.scores import Backtest
 from posteriors import make_posterior
 
 HOSTILE = "<img src=x onerror=alert(1)>"

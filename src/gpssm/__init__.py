@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from gpssm.data.readers import read as read
     from gpssm.data.scaler import Scaler as Scaler
     from gpssm.data.series import Series as Series
-    from gpssm.evaluation.backtest import backtest as backtest
-    from gpssm.evaluation.compare import compare as compare
-    from gpssm.evaluation.select import linear_models as linear_models
-    from gpssm.evaluation.select import select as select
-    from gpssm.evaluation.stack import stack as stack
+    from gpssm.evaluation.held_out import linear_models as linear_models
+    from gpssm.evaluation.held_out import select as select
+    from gpssm.evaluation.held_out import stack as stack
+    from gpssm.evaluation.scores import backtest as backtest
+    from gpssm.evaluation.scores import compare as compare
     from gpssm.fitting.fit import build_model as build_model
     from gpssm.fitting.fit import fit as fit
     from gpssm.fitting.many import fit_many as fit_many
@@ -71,21 +71,21 @@ _NAMES = {
     "Stack": "posterior.stack",
     "Unknown": "starts.physics",
     "Wiring": "model.wiring",
-    "backtest": "evaluation.backtest",
+    "backtest": "evaluation.scores",
     "Runtime": "inference.runner",
     "Spec": "methods.spec",
     "build_model": "fitting.fit",
-    "compare": "evaluation.compare",
+    "compare": "evaluation.scores",
     "delays": "data.delays",
     "detrend": "data.preparing",
     "fit": "fitting.fit",
     "fit_many": "fitting.many",
-    "linear_models": "evaluation.select",
+    "linear_models": "evaluation.held_out",
     "load": "posterior.stack",
     "read": "data.readers",
     "resample": "data.preparing",
-    "select": "evaluation.select",
-    "stack": "evaluation.stack",
+    "select": "evaluation.held_out",
+    "stack": "evaluation.held_out",
 }
 _MODULES = (
     "analysis",

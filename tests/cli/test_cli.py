@@ -28,8 +28,8 @@ from programs import command, run_program
 COMMAND = Path(sys.executable).with_name("gpssm")
 ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb"}
 FIGURES = {
-    "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "ess", "residuals",
-    "parameters", "comparison",
+    "series", "forecast", "smoothed", "states", "transition", "calibration", "traces", "residuals",
+    "comparison",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from gpssm.cli.shell import Screen
 from gpssm.cli.tables import verdicts
 from gpssm.plots.style import to_png
 from gpssm.posterior.checks import Check
-from gpssm.report.pictures import WORDS, draw_pictures, figures_of
+from gpssm.report.content import WORDS, draw_pictures, figures_of
 from posteriors import make_posterior
 
 
@@ -38,7 +38,7 @@ def test_without_matplotlib_there_are_none():
 def test_figures_are_drawn_from_what_was_computed():
     train, test = make_series(60).split(40)
     figures = figures_of(make_examination(make_posterior(raw=[train], draws=20), test))
-    for name in ("series", "forecast", "comparison", "calibration", "smoothed", "residuals", "ess"):
+    for name in ("series", "forecast", "comparison", "calibration", "smoothed", "residuals"):
         assert figures[name]().axes, name
 
 

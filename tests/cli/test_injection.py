@@ -20,8 +20,8 @@ from gpssm.cli.run_folder import Run
 from gpssm.core.text import FORMULA
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import Comparison
 from gpssm.evaluation.examine import examine
+from gpssm.evaluation.scores import Comparison
 from gpssm.plots import plot_series
 from gpssm.plots.style import to_png
 from gpssm.report import make_report

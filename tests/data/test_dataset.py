@@ -55,7 +55,6 @@ def test_what_is_kept_is_as_if_all_were(whole, short):
 
 def test_the_rows_that_were_kept_are_a_posterior_of_their_own(whole, short):
     found, expected = stored_rows(short).smooth(), whole.smooth()
-    np.testing.assert_array_equal(found.states, expected.states[:, -KEPT - 1 :])
     np.testing.assert_allclose(found.paths, expected.paths[:, -KEPT:])
     assert [row.name for row in short.diagnostics().rows] == [
         row.name for row in whole.diagnostics().rows

@@ -252,7 +252,7 @@ def test_bad_calls_are_explained(posterior):
     ):
         with pytest.raises(ValueError, match=message):
             gpssm.backtest(posterior, rows, **SETTINGS | settings)
-    with pytest.raises(TypeError, match="must be a posterior"):
+    with pytest.raises(TypeError, match="must be a Posterior or a Stack"):
         gpssm.backtest(rows, posterior, **SETTINGS)
     with pytest.raises(TypeError, match="one series at a time"):
         gpssm.backtest(posterior, [rows, rows], **SETTINGS)

@@ -15,8 +15,8 @@ from gpssm.core import metrics
 from gpssm.core.text import percent
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.evaluation import calibrate
-from gpssm.evaluation.calibrate import measure
+from gpssm.evaluation import held_out
+from gpssm.evaluation.held_out import measure
 from gpssm.model.likelihoods import Poisson
 from gpssm.posterior.calibration import (
     TRUST,
@@ -242,8 +242,8 @@ def test_fit_calibrates_as_the_verb_does_and_twice_the_same(fitted):
 
 def test_folds_that_were_fitted_are_not_fitted_again(fitted, monkeypatch):
     posterior = fitted[1]
-    pairs = calibrate.fit_folds(posterior, posterior.seed)
-    monkeypatch.setattr(calibrate, "fit", None)
+    pairs = held_out.fit_folds(posterior, posterior.seed)
+    monkeypatch.setattr(held_out, "fit", None)
     found = posterior.calibrate(without=pairs).calibration
     np.testing.assert_array_equal(found.factors, fitted[0].calibration.factors)
 

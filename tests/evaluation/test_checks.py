@@ -9,10 +9,9 @@ from builders import make_series
 from gpssm.data.dataset import Dataset
 from gpssm.data.series import Series
 from gpssm.evaluation import checks
-from gpssm.evaluation.assessment import Assessment, OutputSummary
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows, rmse_of_ends
-from gpssm.evaluation.residuals import Correlation, Residuals
+from gpssm.evaluation.examine import Entry, RollingComparison, RollingRows, rmse_of_ends
+from gpssm.evaluation.scores import Backtest
+from gpssm.evaluation.training import Assessment, Correlation, OutputSummary, Residuals
 from gpssm.posterior.checks import doubts
 from gpssm.posterior.forecast import Forecast
 

@@ -11,7 +11,7 @@ import gpssm
 from builders import make_series
 from gpssm.core.metrics import coverage, crps, rmse, score
 from gpssm.data.series import Series
-from gpssm.evaluation.compare import LEVELS, Comparison
+from gpssm.evaluation.scores import LEVELS, Comparison
 from gpssm.posterior.forecast import Forecast
 from posteriors import make_posterior
 
@@ -139,7 +139,7 @@ def test_bad_calls_are_explained():
         gpssm.compare({"one": posterior}, Series(test.y, test.u, outputs=["a", "c"]))
     with pytest.raises(TypeError, match="one must be a Posterior or a Stack"):
         gpssm.compare({"one": make_forecast()}, test)
-    with pytest.raises(TypeError, match="one series"):
+    with pytest.raises(TypeError, match="must be a Series or a DataFrame"):
         gpssm.compare({"one": posterior}, [test, test])
 
 

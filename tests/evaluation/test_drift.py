@@ -6,7 +6,7 @@ from scipy import stats
 
 import gpssm
 from gpssm.evaluation.checks import check_drift
-from gpssm.evaluation.residuals import Residuals, find_drift, find_residuals
+from gpssm.evaluation.training import Residuals, find_drift, find_residuals
 
 ROWS = 300
 

@@ -9,8 +9,7 @@ import gpssm
 from builders import make_series
 from gpssm.core.text import jsonable
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import choose_rows, judge_baselines
-from gpssm.evaluation.examine import examine
+from gpssm.evaluation.examine import choose_rows, examine, judge_baselines
 from posteriors import make_posterior
 
 BASELINES = ("last", "mean")

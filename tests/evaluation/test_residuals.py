@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gpssm
-from gpssm.evaluation.residuals import autocorrelation, cross_correlation, find_residuals
+from gpssm.evaluation.training import autocorrelation, cross_correlation, find_residuals
 from linear_systems import arx_series
 
 

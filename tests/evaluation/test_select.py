@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpssm.data.series import Series
-from gpssm.evaluation.select import default_candidates, select
+from gpssm.evaluation.held_out import default_candidates, select
 from gpssm.methods import ARX
 from linear_systems import arx_series
 

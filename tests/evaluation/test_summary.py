@@ -15,7 +15,7 @@ import gpssm
 from builders import make_model, make_series
 from gpssm.core.text import percent
 from gpssm.data.series import Series
-from gpssm.evaluation.assessment import LEAD, assess, nonlinearity, simulation_rows, steps_until
+from gpssm.evaluation.training import LEAD, assess, nonlinearity, simulation_rows, steps_until
 from gpssm.methods import ARX
 from gpssm.methods.linear import regress
 from gpssm.model.likelihoods import StudentT
@@ -87,10 +87,10 @@ def test_simulations_widen_as_the_regression_says(series, posterior):
 
 def test_the_facts(series, summary):
     facts = summary.facts
-    assert (facts.method, facts.series, facts.rows) == ("arx", ("tank",), (300,))
-    assert (facts.outputs, facts.inputs, facts.missing) == (("level",), ("pump",), 0)
-    assert (facts.states, facts.inducing, facts.kernel) == (2, 0, "")
-    assert (facts.chains, facts.draws) == (2, 120)
+    assert (facts["method"], facts["series"], facts["rows"]) == ("arx", ("tank",), (300,))
+    assert (facts["outputs"], facts["inputs"], facts["missing"]) == (("level",), ("pump",), 0)
+    assert (facts["states"], facts["inducing"], facts["kernel"]) == (2, 0, "")
+    assert (facts["chains"], facts["draws"]) == (2, 120)
     assert summary.sampling.verdict == "good"
     assert summary.sampling.mixing["30-step forecast mean"][0] < 1.05
     assert summary.doubts == ()
@@ -119,9 +119,9 @@ def test_several_series_a_gaussian_process_and_missing_outputs():
     )  # which only chains have
     summary = posterior.summary()
     facts = summary.facts
-    assert facts.rows == (9, 5)
-    assert facts.missing == pytest.approx(3 / 28)
-    assert (facts.inducing, facts.kernel, facts.basis) == (
+    assert facts["rows"] == (9, 5)
+    assert facts["missing"] == pytest.approx(3 / 28)
+    assert (facts["inducing"], facts["kernel"], facts["basis"]) == (
         6,
         "se",
         "InducingPoints",
@@ -191,7 +191,7 @@ def test_other_likelihoods():
     )
     posterior = make_posterior(model, [make_series(12, output_dim=1)], leaves={})
     summary = posterior.summary()
-    assert summary.facts.likelihood == "StudentT"
+    assert summary.facts["likelihood"] == "StudentT"
     variance = float(likelihood.moments(jnp.zeros((1, 2)))[1][0, 0])
     assert summary.training.outputs[0].noise == pytest.approx(
         posterior.dataset.scaler.output_std[0] * np.sqrt(variance)

@@ -3,12 +3,10 @@
 import numpy as np
 
 from gpssm.evaluation import checks
-from gpssm.evaluation.assessment import Assessment, OutputSummary
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.baselines import Entry, RollingComparison, RollingRows
-from gpssm.evaluation.examine import Examination
-from gpssm.evaluation.residuals import Correlation, Residuals
-from gpssm.evaluation.summary import Facts, Sampling, Summary
+from gpssm.evaluation.examine import Entry, Examination, RollingComparison, RollingRows
+from gpssm.evaluation.scores import Backtest
+from gpssm.evaluation.summary import Sampling, Summary
+from gpssm.evaluation.training import Assessment, Correlation, OutputSummary, Residuals
 from gpssm.posterior.checks import check_mixing
 from gpssm.posterior.diagnostics import Diagnostics, Row
 from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
@@ -66,23 +64,25 @@ def make_examination(posterior, test, methods=("by hand", "last", "mean")):
         (Correlation(np.zeros(5), 0.5),) * train.output_dim,
         ({name: Correlation(np.zeros(11), 0.5) for name in train.inputs},) * train.output_dim,
     )
-    facts = Facts(
-        "by hand",
-        (train.name or "series 0",),
-        (len(train),),
-        train.outputs,
-        train.inputs,
-        0.0,
-        2,
-        "InducingPoints",
-        6,
-        "SquaredExponential",
-        "Identity",
-        "Gaussian",
-        2,
-        20,
-        3.0,
-    )
+    facts = {
+        "method": "by hand",
+        "series": (train.name or "series 0",),
+        "rows": (len(train),),
+        "outputs": train.outputs,
+        "inputs": train.inputs,
+        "missing": 0.0,
+        "states": 2,
+        "basis": "InducingPoints",
+        "inducing": 6,
+        "kernel": "SquaredExponential",
+        "mean": "Identity",
+        "likelihood": "Gaussian",
+        "chains": 2,
+        "draws": 20,
+        "seconds": 3.0,
+        "wiring": "",
+        "delay": (),
+    }
     outputs = tuple(OutputSummary(name, 1.0, 0.1, 0.1, 0.2, 0.5, 3, None) for name in train.outputs)
     sampling = Sampling(
         "good",

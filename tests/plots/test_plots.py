@@ -8,7 +8,6 @@ import jax
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from scipy import stats
 
 from programs import run_program
@@ -21,11 +20,8 @@ from gpssm import plots
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
 from gpssm.plots import style
-from gpssm.plots.dynamics import _direction, slices
-from gpssm.plots.posteriors import _set_log_scale
-from gpssm.posterior.diagnostics import diagnose
-from gpssm.posterior.explore import smooth
-from gpssm.posterior.forecast import Forecast, ForecastDiagnostics
+from gpssm.plots.posteriors import _direction, slices
+from gpssm.posterior.forecast import Forecast, ForecastDiagnostics, smooth
 from posteriors import make_posterior
 
 DRAWS = 12
@@ -347,21 +343,6 @@ def test_traces_show_the_worst_and_ranks_are_even_when_chains_agree(posterior):
     assert np.max(np.abs(np.array(together) - 1)) < 0.7
 
 
-def test_effective_sizes_are_those_of_the_diagnostics(posterior):
-    figure = drawn(plots.plot_ess(posterior))
-    rows = [row for row in diagnose(posterior).rows if row.number]
-    sizes, ratios = figure.axes
-    assert {label.get_text() for label in sizes.get_yticklabels()[:2]} == {
-        "log process std",
-        "kernel log variance",
-    }
-    np.testing.assert_allclose(
-        [bar.get_width() for bar in sizes.patches], [row.ess_bulk for row in rows]
-    )
-    (shown,) = ratios.lines
-    np.testing.assert_allclose(shown.get_xdata(), [max(row.rhat - 1, 1e-3) for row in rows])
-
-
 def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
     figure = drawn(plots.plot_residuals(posterior, 0, num_paths=12, rows=20))
     axes = np.reshape(figure.axes, (2, 3))
@@ -374,22 +355,6 @@ def test_residuals_have_a_row_an_output_and_a_column_a_control(posterior):
         assert "p = " in correlations.get_title(loc="left")
         assert cross.get_title(loc="left").startswith("with u\n")
         assert own.get_ylabel() == f"of {posterior.dataset.experiments[0].outputs[column]}"
-
-
-def test_parameters_show_prior_posterior_and_optimised(posterior):
-    figure = drawn(plots.plot_parameters(posterior))
-    panels = {panel.get_xlabel(): panel for panel in figure.axes if panel.get_visible()}
-    optimised = posterior.model.leaves("optimise")
-    assert {"process std", "kernel variance", "kernel lengthscale", "basis locations"} <= set(
-        panels
-    )
-    assert len(panels) == len(optimised) + 2
-    for entry in range(2):
-        curve = lines(panels["process std"], "posterior")[entry]
-        values = np.exp(np.asarray(posterior.draws.leaves["log_process_std"])[..., entry])
-        assert values.min() < curve.get_xdata()[np.argmax(curve.get_ydata())] < values.max()
-    ticks = panels["kernel lengthscale"].lines[-1].get_xdata()
-    np.testing.assert_allclose(ticks, np.exp(np.ravel(posterior.model.kernel.log_lengthscale)))
 
 
 def test_comparison_overlays_forecasts():
@@ -420,11 +385,8 @@ def test_every_figure_takes_a_baseline(baseline):
         plots.plot_states,
         plots.plot_transition,
         plots.plot_traces,
-        plots.plot_ess,
     ):
         assert drawn(make(baseline)).axes
-    (panel,) = drawn(plots.plot_parameters(baseline)).axes
-    assert "no parameter was sampled" in panel.texts[0].get_text()
     assert isinstance(baseline.plot(), mpl.figure.Figure)
 
 
@@ -457,14 +419,6 @@ def test_the_linear_view_shows_medians_and_bands_of_the_draws(posterior):
     np.testing.assert_allclose(
         lines(drawn(curve.plot()).axes[0], "median")[0].get_ydata(), curve.median[:, 0]
     )
-
-
-@pytest.mark.parametrize("low", [0.2, 1e-3, 1e-5, 1e-9])
-def test_a_logarithmic_axis_has_a_few_labels(low):
-    panel = Figure().subplots()
-    _set_log_scale(panel, np.array([low, 3.0]))
-    panel.set_xlim(low, 3.0)
-    assert 2 <= sum(low <= tick <= 3.0 for tick in panel.get_xticks()) <= 8
 
 
 def test_a_direction_along_one_state_is_its_name():

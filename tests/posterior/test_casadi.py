@@ -1,6 +1,8 @@
 """The mean model in CasADi against draws run one by one in JAX, and its derivatives."""
 
+import importlib
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +17,8 @@ from gpssm.data.series import Series
 from gpssm.model.kernels import KERNELS
 from gpssm.model.likelihoods import LIKELIHOODS
 from gpssm.model.model import GPSSM
+from gpssm.posterior.control import mean_model, mean_state
 from gpssm.posterior.draws import past_inputs
-from gpssm.posterior.mean_model import mean_model, mean_state
 from posteriors import make_posterior, mean_outputs
 from programs import run_program
 
@@ -109,3 +111,28 @@ def test_the_controller_of_the_guide_runs_in_do_mpc():
     namespace = {"posterior": make_posterior(raw=[make_series(9, output_dim=1)]), "gpssm": gpssm}
     exec(code, namespace)
     assert -1 - 1e-6 <= namespace["plan"].item() <= 1 + 1e-6
+
+
+def test_the_slave_of_the_guide_becomes_an_fmu(tmp_path, monkeypatch):
+    builder = pytest.importorskip("pythonfmu.builder")
+    guide = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    (tmp_path / "slave.py").write_text(guide.split('slave = """')[1].split('"""')[0])
+    posterior = make_posterior(raw=[make_series(9, output_dim=1)])
+    posterior.to_casadi().save(str(tmp_path / "stage.casadi"))
+    np.savetxt(tmp_path / "start.txt", mean_state(posterior))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slave = importlib.import_module("slave").Stage(instance_name="plant")
+    outputs = []
+    for row, force in enumerate(U[:, 0]):
+        slave.force = float(force)
+        assert slave.do_step(float(row), 1.0)
+        outputs.append([slave.position])
+    np.testing.assert_allclose(outputs, mean_outputs(posterior, U), rtol=1e-9)
+    files = {tmp_path / "stage.casadi", tmp_path / "start.txt"}
+    builder.FmuBuilder.build_FMU(tmp_path / "slave.py", tmp_path, project_files=files)
+    (file,) = tmp_path.glob("*.fmu")
+    with zipfile.ZipFile(file) as archive:
+        assert {f"resources/{path.name}" for path in files} <= set(archive.namelist())
+        description = archive.read("modelDescription.xml").decode()
+    assert 'name="force"' in description
+    assert 'name="position"' in description

@@ -1,7 +1,5 @@
 """A fit with a delay against a fit to inputs shifted by hand: the same draws and results."""
 
-import importlib.util
-
 import jax
 import numpy as np
 import pytest
@@ -118,7 +116,7 @@ def test_learning_goes_on(late, plain, rows):
     assert_same_paths(*later)
 
 
-def test_functions_of_controls(late, plain, rows, tmp_path):
+def test_functions_of_controls(late, plain, rows):
     u, arrived = rows[0].u[:H], rows[1].u[:H]
     first, second = (one.rollout(9, bounds=None) for one in (late, plain))
     np.testing.assert_allclose(first(first.start, u), second(second.start, arrived), rtol=1e-12)
@@ -129,13 +127,6 @@ def test_functions_of_controls(late, plain, rows, tmp_path):
     with jax.enable_x64(True):
         slopes = jax.grad(lambda u: first(first.start, u).sum())(jax.numpy.asarray(u))
     np.testing.assert_array_equal(slopes != 0, np.arange(H)[:, None] < H - np.array(LAGS))
-    files = []
-    for name, one in (("late", late), ("plain", plain)):
-        one.export(tmp_path / f"{name}.py")
-        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
-        files.append(importlib.util.module_from_spec(spec))
-        spec.loader.exec_module(files[-1])
-    np.testing.assert_allclose(files[0].run(u), files[1].run(arrived), rtol=1e-12)
 
 
 def test_responses_begin_later(late, plain):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpssm.posterior import diagnostics, explore
+from gpssm.posterior import diagnostics, forecast
 from posteriors import fitted
 
 
@@ -149,7 +149,7 @@ def test_the_diagnostics_of_a_posterior():
         *("30-step forecast mean", "log target"),
     ]
     assert found["smoothed outputs"].rhat == pytest.approx(
-        np.max(diagnostics.rhat(explore.outputs_of(posterior)))
+        np.max(diagnostics.rhat(forecast.outputs_of(posterior)))
     )
     assert found["function values"].number == 20 * 2
     assert found["log target"].ess_bulk == pytest.approx(

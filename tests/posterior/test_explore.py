@@ -24,24 +24,7 @@ def test_outputs_are_those_of_each_draws_own_likelihood():
     expected = posterior.dataset.scaler.unscale_mean(states[:, :, 1:] @ C.T + offsets[:, :, None])
     np.testing.assert_allclose(found.paths, expected.reshape(6, 5, 2), rtol=1e-9)
     assert (found.start, found.horizon, found.outputs) == (0, 5, ("y0", "y1"))
-    part = found[1:3]
-    np.testing.assert_array_equal(part.states, found.states[:, 1:4])
-    np.testing.assert_array_equal(part.imputed, found.imputed[1:3])
     np.testing.assert_array_equal(posterior.smooth().paths, found.paths)  # the last series
-
-
-def test_states_are_in_scaled_units_with_the_initial_one(posterior):
-    found = posterior.smooth(0)
-    states = np.asarray(posterior.draws.states[0]).reshape(6, 10, 2)
-    np.testing.assert_array_equal(found.states, states)
-
-
-def test_only_missing_outputs_are_imputed(posterior):
-    found, y = posterior.smooth(0), posterior.dataset.experiments[0].y
-    missing = np.isnan(y)
-    assert missing.sum() == 3
-    np.testing.assert_array_equal(found.imputed[~missing], y[~missing])
-    np.testing.assert_allclose(found.imputed[missing], found.mean[missing])
 
 
 def test_noise_is_that_of_the_outputs():

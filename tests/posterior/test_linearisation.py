@@ -9,7 +9,7 @@ import scipy.signal
 from builders import linear_given, make_model, make_series
 from gpssm.data.scaler import Scaler
 from gpssm.data.series import Series
-from gpssm.posterior.linearisation import relevance, static_gain
+from gpssm.posterior.dynamics import relevance, static_gain
 from posteriors import make_posterior
 
 SCALER = Scaler((2.0, -1.0), (3.0, 0.5), (1.0,), (0.25,))

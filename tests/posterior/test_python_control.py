@@ -8,8 +8,8 @@ import pytest
 
 from builders import make_series
 from gpssm.data.series import Series
-from gpssm.posterior.linearisation import Linearisation
-from gpssm.posterior.mean_model import mean_state
+from gpssm.posterior.control import mean_state
+from gpssm.posterior.dynamics import Linearisation
 from posteriors import make_posterior, mean_outputs
 
 STEPS = 15

@@ -30,21 +30,23 @@ from gpssm.core.text import count, to_csv, to_json
 from gpssm.data.dataset import Dataset
 from gpssm.data.datasets import simulate
 from gpssm.data.series import Series
-from gpssm.evaluation.baselines import (
+from gpssm.evaluation.examine import (
     BASELINES,
     BaselineResults,
+    Examination,
     choose_rows,
+    examine,
     forecast_rows,
+    inputs_after,
     judge_baselines,
 )
-from gpssm.evaluation.examine import Examination, examine, inputs_after
 from gpssm.fitting.fit import fit
 from gpssm.fitting.single import was_interrupted
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster
 from gpssm.report import write_report
-from gpssm.report.pictures import draw_pictures, figures_of
+from gpssm.report.content import draw_pictures, figures_of
 
 
 def execute(

@@ -1,26 +1,34 @@
 """Checks of a fit that need forecasts: of training rows, of held-out rows, and against baselines.
 
 Checks of the sampler and of the paths of a forecast are in `posterior/checks.py`. The numbers are
-computed in `assessment.py`, `residuals.py` and `baselines.py`, and compared with thresholds here.
+computed in `training.py` and `examine.py`, and compared with thresholds here.
 
 To add a check, write a function that yields `Check` objects, and call it in `examine.py` or
 `summary.py`.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpssm.core.metrics import coverage
 from gpssm.core.text import count, percent
 from gpssm.data.series import Series, find_outliers
-from gpssm.evaluation.assessment import Assessment, OutputSummary
-from gpssm.evaluation.baselines import Entry, RollingComparison, label
-from gpssm.evaluation.residuals import Residuals, find_drift
+from gpssm.evaluation.training import Assessment, OutputSummary, Residuals, find_drift
 from gpssm.posterior.checks import SHARE_LEFT, Check, coverage_range
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.validation import DEPENDENT_ROWS
 
+if TYPE_CHECKING:
+    from gpssm.evaluation.examine import Entry, RollingComparison
+
+LABELS = {
+    "arx": "ARX",
+    "lgssm": "Linear state-space model",
+    "last": "Last value",
+    "mean": "Training mean",
+}
 USELESS = 0.9  # error, as a share of an output's spread, that is hardly better than the average
 
 IN_SAMPLE, ONE_STEP = "training rows, in sample", "training rows, one step ahead"
@@ -202,7 +210,7 @@ def check_drift(residuals: Residuals) -> Iterator[Check]:
             )
 
 
-def check_coverage(rolling: RollingComparison) -> Iterator[Check]:
+def check_coverage(rolling: "RollingComparison") -> Iterator[Check]:
     """Check whether 90 % intervals of rolling forecasts cover 90 % of the outputs.
 
     The threshold allows for few and dependent entries.
@@ -240,7 +248,7 @@ def _about_coverage(output: str, share: float, number: int, protocol: str) -> Ch
     )
 
 
-def check_worth(rolling: RollingComparison) -> Check:
+def check_worth(rolling: "RollingComparison") -> Check:
     """Check whether a simpler model would be sufficient.
 
     On training rows, which favour the more flexible model, the verdict is never that it is better.
@@ -293,7 +301,12 @@ def check_worth(rolling: RollingComparison) -> Check:
     )
 
 
-def _named(best: Entry) -> str:
+def label(method: str) -> str:
+    """Return the name of a method in a sentence."""
+    return LABELS.get(method, method)
+
+
+def _named(best: "Entry") -> str:
     names = {
         "last": "Repeating the last value",
         "mean": "The training mean",

@@ -18,14 +18,13 @@ import numpy as np
 from gpssm.core.table import card
 from gpssm.core.text import as_tuple, count, figure, in_line, jsonable, percent, printable
 from gpssm.data.delays import name_inputs
-from gpssm.evaluation.assessment import Assessment, assess
 from gpssm.evaluation.checks import (
     check_constant_inputs,
     check_drift,
     check_outliers,
     check_training,
 )
-from gpssm.evaluation.residuals import Residuals, find_residuals
+from gpssm.evaluation.training import Assessment, Residuals, assess, find_residuals
 from gpssm.model.bases import (
     CoregionalisedPoints,
     FeaturePoints,
@@ -49,63 +48,6 @@ from gpssm.posterior.diagnostics import FORECAST, WITHIN, Diagnostics, diagnose,
 from gpssm.posterior.forecast import HORIZON
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster, Stack, draws_outputs, leading_member
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The fit: data, model and effort.
-
-    `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
-    `kernel` empty, `wiring` lists the arguments of each transition, and `delay` is the delay of
-    inputs in rows.
-    """
-
-    method: str
-    series: tuple[str, ...]
-    rows: tuple[int, ...]
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...]
-    missing: float
-    states: int
-    basis: str
-    inducing: int
-    kernel: str
-    mean: str
-    likelihood: str
-    chains: int
-    draws: int
-    seconds: float
-    wiring: str = ""
-    delay: tuple[int, ...] = ()
-
-    @property
-    def delayed_inputs(self) -> list[str]:
-        """The names of delayed inputs, with their delays."""
-        return name_inputs(self.inputs, self.delay)
-
-    @property
-    def lines(self) -> list[str]:
-        """Return the facts as lines of text."""
-        series = [
-            f"{name} ({rows} rows)" for name, rows in zip(self.series, self.rows, strict=True)
-        ]
-        missing = f"{percent(self.missing)} of the outputs" if self.missing else "no output"
-        inputs = ", ".join(self.delayed_inputs) or "none"
-        process = "none"
-        if self.kernel:
-            process = f"kernel {self.kernel}, basis {self.basis}"
-            process += f", {self.inducing} inducing points" if self.inducing else ""
-        rows = {
-            "series": f"{', '.join(series)}; {missing} missing",
-            "outputs": f"{', '.join(self.outputs)}; inputs: {inputs}",
-            "model": f"{count(self.states, 'state')}, mean {self.mean}, likelihood "
-            + self.likelihood,
-            "wiring": self.wiring,
-            "process": process,
-            "method": f"{self.method}, {count(self.chains, 'chain')} of "
-            f"{count(self.draws, 'draw')}, {self.seconds:.0f} s",
-        }
-        return [f"{name:<9}{text}" for name, text in rows.items() if text]
 
 
 @dataclass(frozen=True)
@@ -154,8 +96,10 @@ class Summary:
 
     Parameters
     ----------
-    facts, sampling, training
-        Its parts.
+    facts
+        The fit in plain values: data, model and effort.
+    sampling, training
+        Convergence, and measures on the training rows.
     checks
         Checks of the run, in sample.
     starts
@@ -172,7 +116,7 @@ class Summary:
         Tests of one-step errors, as in `Residuals.table`.
     """
 
-    facts: Facts
+    facts: dict[str, Any]
     sampling: Sampling
     training: Assessment
     checks: tuple[Check, ...]
@@ -199,7 +143,7 @@ class Summary:
     def __repr__(self) -> str:
         warnings = count(len(self.doubts), "warning")
         verdict = self.sampling.verdict
-        return in_line(f"Summary({self.facts.method}, convergence {verdict}, {warnings})")
+        return in_line(f"Summary({self.facts['method']}, convergence {verdict}, {warnings})")
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dicts, lists, numbers and strings, with None for NaN."""
@@ -257,7 +201,7 @@ class Summary:
         return {
             "Coverage of 90 % intervals": self._covered(),
             f"{mixed} (scores on held-out training rows)": _table(self.members, weighed),
-            fitted: self.facts.lines,
+            fitted: fact_lines(self.facts),
             f"Starts compared ({errors})": _table(self.starts, started),
             f"Convergence: {self.sampling.verdict}": self.sampling.lines,
             "Noise and predictability (in sample)": self._predictable(),
@@ -378,12 +322,13 @@ def summarise(
         The residuals of the last training series, if they have been computed.
     """
     posterior = leading_member(forecaster)
-    facts = dataclasses.replace(
-        _facts(posterior), method=forecaster.method, seconds=float(sum(forecaster.seconds))
-    )
+    facts = _facts(posterior) | {
+        "method": forecaster.method,
+        "seconds": float(sum(forecaster.seconds)),
+    }
     if residuals is None and draws_outputs(forecaster):
-        residuals = find_residuals(forecaster, int(np.argmax(facts.rows)))
-    is_longest = forecaster is posterior and len(facts.rows) == 1
+        residuals = find_residuals(forecaster, int(np.argmax(facts["rows"])))
+    is_longest = forecaster is posterior and len(facts["rows"]) == 1
     training = assess(posterior, residuals if is_longest else None)
     calibration = forecaster.calibration
     is_stack = isinstance(forecaster, Stack)
@@ -394,9 +339,9 @@ def summarise(
         tuple(dict.fromkeys((*forecaster.notes, *posterior.notes))),
         CHOOSE_METHOD if members else "",
     )
-    rows_per_point = sum(facts.rows) / facts.inducing if facts.inducing else math.inf
+    rows_per_point = sum(facts["rows"]) / facts["inducing"] if facts["inducing"] else math.inf
     checks = (
-        *(() if calibration is None else check_calibration(calibration, facts.outputs)),
+        *(() if calibration is None else check_calibration(calibration, facts["outputs"])),
         *check_outliers(posterior.dataset.experiments),
         *mixing,
         *check_constant_inputs(posterior.dataset.experiments),
@@ -411,7 +356,7 @@ def summarise(
         starts=tuple(row for row in posterior.comparison if "start" in row),
         members=members,
         leading=forecaster.leading if is_stack else "",
-        coverage=() if calibration is None else _coverage(calibration, facts.outputs),
+        coverage=() if calibration is None else _coverage(calibration, facts["outputs"]),
         calibration=() if calibration is None else tuple(calibration.table()),
         calibrated_on="" if calibration is None else calibration.rows,
         residuals=() if residuals is None else tuple(residuals.table()),
@@ -465,7 +410,13 @@ def _coverage(calibration: Calibration, outputs: Sequence[str]) -> tuple[dict[st
     )
 
 
-def _facts(posterior: Posterior) -> Facts:
+def _facts(posterior: Posterior) -> dict[str, Any]:
+    """Return the fit in plain values.
+
+    `rows` has one number per series, `missing` is a share of the outputs, `inducing` may be 0 and
+    `kernel` empty, `wiring` lists the arguments of each transition, and `delay` is the delay of
+    inputs in rows.
+    """
     model = posterior.model
     mean = model.mean
     dataset = posterior.dataset
@@ -476,27 +427,54 @@ def _facts(posterior: Posterior) -> Facts:
     ]
     inducing = [part.size for part in points if isinstance(part, InducingPoints | FeaturePoints)]
     linear = all(isinstance(part, LinearFeatures) for part in parts_of(model.basis))
-    return Facts(
-        method=posterior.method,
-        series=tuple(item.name or f"series {index}" for index, item in enumerate(raw)),
-        rows=tuple(map(len, raw)),
-        outputs=dataset.outputs,
-        inputs=dataset.inputs,
-        missing=float(np.mean(np.isnan(np.concatenate([item.y for item in raw])))),
-        states=model.state_dim,
-        basis=" + ".join(type(part).__name__ for part in parts_of(model.basis)),
-        inducing=sum(inducing),
-        kernel="" if linear else str(posterior.spec.describe()["kernel"]),
-        mean=f"wired {type(mean.inner).__name__}"
+    return {
+        "method": posterior.method,
+        "series": tuple(item.name or f"series {index}" for index, item in enumerate(raw)),
+        "rows": tuple(map(len, raw)),
+        "outputs": dataset.outputs,
+        "inputs": dataset.inputs,
+        "missing": float(np.mean(np.isnan(np.concatenate([item.y for item in raw])))),
+        "states": model.state_dim,
+        "basis": " + ".join(type(part).__name__ for part in parts_of(model.basis)),
+        "inducing": sum(inducing),
+        "kernel": "" if linear else str(posterior.spec.describe()["kernel"]),
+        "mean": f"wired {type(mean.inner).__name__}"
         if isinstance(mean, Wired)
         else type(mean).__name__,
-        likelihood=type(model.likelihood).__name__,
-        chains=posterior.num_chains,
-        draws=posterior.num_draws,
-        seconds=float(sum(posterior.seconds)),
-        delay=dataset.delay,
-        wiring="" if posterior.spec.wiring is None else posterior.spec.wiring.words(dataset.inputs),
-    )
+        "likelihood": type(model.likelihood).__name__,
+        "chains": posterior.num_chains,
+        "draws": posterior.num_draws,
+        "seconds": float(sum(posterior.seconds)),
+        "wiring": posterior.spec.wiring.words(dataset.inputs) if posterior.spec.wiring else "",
+        "delay": dataset.delay,
+    }
+
+
+def series_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the names of the training series with their numbers of rows."""
+    pairs = zip(facts["series"], facts["rows"], strict=True)
+    return [f"{name} ({rows} rows)" for name, rows in pairs]
+
+
+def fact_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the facts of a summary as lines of text."""
+    missing = f"{percent(facts['missing'])} of the outputs" if facts["missing"] else "no output"
+    inputs = ", ".join(name_inputs(facts["inputs"], facts["delay"])) or "none"
+    process = "none"
+    if facts["kernel"]:
+        process = f"kernel {facts['kernel']}, basis {facts['basis']}"
+        process += f", {facts['inducing']} inducing points" if facts["inducing"] else ""
+    rows = {
+        "series": f"{', '.join(series_of(facts))}; {missing} missing",
+        "outputs": f"{', '.join(facts['outputs'])}; inputs: {inputs}",
+        "model": f"{count(facts['states'], 'state')}, mean {facts['mean']}, likelihood "
+        + facts["likelihood"],
+        "wiring": facts["wiring"],
+        "process": process,
+        "method": f"{facts['method']}, {count(facts['chains'], 'chain')} of "
+        f"{count(facts['draws'], 'draw')}, {facts['seconds']:.0f} s",
+    }
+    return [f"{name:<9}{text}" for name, text in rows.items() if text]
 
 
 def compared_models(forecaster: Forecaster) -> tuple[dict[str, Any], ...]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.linalg import gram, inverse_lower, inverse_root, product_moments
+from gpssm.core.linalg import gram, inverse_root, product_moments
 from gpssm.model.kernels import Feature, Kernel, Masked, Stationary
 from gpssm.model.wiring import Mask
 
@@ -114,29 +114,6 @@ class Basis(eqx.Module):
 
         return evaluate
 
-    def correction(
-        self,
-        kernel: Kernel,
-        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
-        state_dim: int,
-    ) -> Float[Array, "Dx M"]:
-        """Return the projection of a function onto the weights, in whitened coordinates.
-
-        For a function g drawn from the Gaussian process, and with c the returned weights, g(z) −
-        A(z) c has the covariance of f given its weights, whose diagonal is B. A basis without a
-        residual returns c = 0.
-
-        Parameters
-        ----------
-        kernel
-            The kernel.
-        function
-            g.
-        state_dim
-            Dx.
-        """
-        return jnp.zeros((state_dim, self.size))
-
 
 class InducingPoints(Basis):
     """A_d(z) = k_d(z, Z) L_d⁻ᵀ,  B_d(z) = k_d(z, z) − |A_d(z)|²,  L_d L_dᵀ = k_d(Z, Z).
@@ -192,21 +169,6 @@ class InducingPoints(Basis):
         coefficients = jnp.matmul(factor, weights[:, :, None])
         return lambda z: jnp.matmul(kernel(z, self.locations), coefficients)[:, :, 0].T
 
-    def correction(
-        self,
-        kernel: Kernel,
-        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
-        state_dim: int,
-    ) -> Float[Array, "Dx M"]:
-        """Return L_d⁻¹ g_d(Z).
-
-        Given g at Z, the conditional mean of g is k_d(z, Z) k_d(Z, Z)⁻¹ g_d(Z) (Wilson et al.
-        2021).
-        """
-        factor = self.factorise(kernel)
-        values = function(self.locations)[: len(factor), :, None]
-        return jnp.matmul(factor.mT, values)[:, :, 0]
-
 
 class LeadingPoints(InducingPoints):
     """Inducing points for the first dimensions only, for the kernel `Leading`.
@@ -230,15 +192,6 @@ class LeadingPoints(InducingPoints):
         """Return the result for the first dimensions, and zeros for the others."""
         values = super().function(kernel.inner, factor, weights[: factor.shape[0]])
         return lambda z: kernel.silence(values(z).T).T
-
-    def correction(
-        self,
-        kernel: Any,
-        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
-        state_dim: int,
-    ) -> Float[Array, "Dx M"]:
-        """Return the result for the first dimensions, and zeros for the others."""
-        return kernel.silence(super().correction(kernel, function, state_dim))
 
 
 class CoregionalisedPoints(Basis):
@@ -539,17 +492,6 @@ class Stacked(Basis):
         ]
         return lambda z: functools.reduce(jnp.add, (function(z) for function in functions))
 
-    def correction(
-        self,
-        kernel: Kernel,
-        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
-        state_dim: int,
-    ) -> Float[Array, "Dx M"]:
-        """Return the weights of the parts side by side; at most one part has a residual."""
-        return jnp.concatenate(
-            [part.correction(kernel, function, state_dim) for part in self.parts], -1
-        )
-
 
 class Informed(Basis):
     """Another basis in coordinates in which the current distribution of its weights is N(0, I):
@@ -581,16 +523,6 @@ class Informed(Basis):
         """Return A F and B for A and B of the other basis."""
         gain, residual = self.basis.project(kernel, factor, z)
         return Projection(jnp.matmul(gain, self.factor), residual)
-
-    def correction(
-        self,
-        kernel: Kernel,
-        function: Callable[[Float[Array, "N Dz"]], Float[Array, "Dx N"]],
-        state_dim: int,
-    ) -> Float[Array, "Dx M"]:
-        """Return F_d⁻¹ c_d, so that A' c' = A c."""
-        correction = self.basis.correction(kernel, function, state_dim)
-        return jnp.matmul(inverse_lower(self.factor), correction[:, :, None])[:, :, 0]
 
 
 def parts_of(basis: Basis) -> list[Basis]:

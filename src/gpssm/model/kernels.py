@@ -6,16 +6,12 @@ of `KERNELS` each; `Polynomial` kernels are powers of a scaled dot product. Arra
 unconstrained: `log_variance (Dx,)`, `log_lengthscale (Dx, Dz)`.
 
 Inputs are rows z (N, Dz), or rows for each state dimension (Dx, N, Dz).
-
-Every kernel is an average over random features, k_d(z, z') = E_ω[ψ_d(z; ω) ψ_d(z'; ω)], so that
-g_d(z) = F^{−½} Σ_f ε_df ψ_d(z; ω_f), ε ~ N(0, I), is a function with covariance k_d: `spectrum`
-draws the ω, `features` is F^{−½} ψ.
 """
 
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -25,7 +21,6 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from gpssm.model.wiring import Mask
 
-Spectrum = Any  # the arrays of ω, whose structure depends on the kernel
 Left = Float[Array, "*D N Dz"]
 Right = Float[Array, "*D M Dz"]
 Matrix = Float[Array, "Dx N M"]
@@ -58,19 +53,6 @@ class Kernel(eqx.Module):
             "points for other kernels."
         )
 
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw F = `num` values of ω, for inputs with `dim` coordinates."""
-        raise self._without_features()
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return F^{−½} ψ_d(z_n; ω_f)."""
-        raise self._without_features()
-
-    def _without_features(self) -> TypeError:
-        return TypeError(
-            f"{type(self).__name__} has no random features: define `spectrum` and `features`."
-        )
-
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum(self, other)
 
@@ -83,11 +65,6 @@ class Pair(Kernel):
 
     left: Kernel
     right: Kernel
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the ω of both kernels."""
-        left_key, right_key = jax.random.split(key)
-        return self.left.spectrum(left_key, num, dim), self.right.spectrum(right_key, num, dim)
 
 
 class Sum(Pair):
@@ -105,12 +82,6 @@ class Sum(Pair):
         """Return S = S_left + S_right: the transform is linear."""
         return self.left.spectral_density(frequencies) + self.right.spectral_density(frequencies)
 
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the features of both kernels side by side: g = g_left + g_right."""
-        return jnp.concatenate(
-            [self.left.features(spectrum[0], z), self.right.features(spectrum[1], z)], -1
-        )
-
 
 class Product(Pair):
     """k(z, z') = left(z, z') · right(z, z')."""
@@ -122,31 +93,6 @@ class Product(Pair):
     def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
         """Return the product of the two diagonals."""
         return self.left.diagonal(z) * self.right.diagonal(z)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return ψ_left ψ_right with independent ω; for sums, the products of all pairs of
-        terms.
-        """
-        left, right = (
-            side.features(omega, z).reshape(
-                self.diagonal(z).shape[0], z.shape[-2], _num_terms(side), -1
-            )
-            for side, omega in zip((self.left, self.right), spectrum, strict=True)
-        )
-        # Both factors contain F^{−½}.
-        products = math.sqrt(left.shape[-1]) * left[:, :, :, None] * right[:, :, None]
-        return products.reshape(*left.shape[:2], -1)
-
-
-def _num_terms(kernel: Kernel) -> int:
-    """Return the number of terms of a kernel, each of which has F features."""
-    if isinstance(kernel, Restricted):
-        return _num_terms(kernel.inner)
-    if not isinstance(kernel, Pair):
-        return 1
-    left = _num_terms(kernel.left)
-    right = _num_terms(kernel.right)
-    return left + right if isinstance(kernel, Sum) else left * right
 
 
 class Restricted(Kernel):
@@ -170,14 +116,6 @@ class Restricted(Kernel):
         """Return the inner kernel's diagonal at those inputs."""
         return self.silence(self.inner.diagonal(self.hide(z)))
 
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the ω of the inner kernel."""
-        return self.inner.spectrum(key, num, dim)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return the inner kernel's features at those inputs."""
-        return self.silence(self.inner.features(spectrum, self.hide(z)))
-
 
 class Active(Restricted):
     """k(z, z') = inner(z[dims], z'[dims])."""
@@ -187,10 +125,6 @@ class Active(Restricted):
     def hide(self, z: Left) -> Left:
         """Return the chosen columns."""
         return z[..., self.dims]
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the ω of the inner kernel, whose dimension is the number of chosen coordinates."""
-        return self.inner.spectrum(key, num, len(self.dims))
 
 
 class Masked(Restricted):
@@ -431,18 +365,6 @@ class Stationary(ScaledKernel):
         """Return σ²_d, which does not depend on z."""
         return jnp.broadcast_to(self.variance[:, None], (self.variance.shape[0], z.shape[-2]))
 
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw frequencies from the normalised spectral density, and phases."""
-        frequency_key, phase_key = jax.random.split(key)
-        phases = jax.random.uniform(phase_key, (num,), self.log_variance.dtype, maxval=2 * jnp.pi)
-        return self.unit_frequencies(frequency_key, num, dim), phases
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return ψ = σ √2 cos(ω·w + b),  b ~ U(0, 2π)."""
-        frequencies, phases = spectrum
-        angles = jnp.matmul(self.scaled(z), frequencies.T) + phases[None, None]
-        return jnp.sqrt(2 * self.variance / phases.shape[0])[:, None, None] * jnp.cos(angles)
-
 
 @jax.custom_jvp
 def _not_below_zero(squared: Matrix) -> Matrix:
@@ -584,20 +506,9 @@ class Periodic(Stationary):
         inverse = jnp.exp(-self.log_lengthscale)[:, None, :]
         return jnp.concatenate([jnp.cos(angle) * inverse, jnp.sin(angle) * inverse], -1)
 
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw the ω of the squared exponential on the circles."""
-        frequency_key, phase_key = jax.random.split(key)
-        dtype = self.log_variance.dtype
-        phases = jax.random.uniform(phase_key, (num,), dtype, maxval=2 * jnp.pi)
-        return jax.random.normal(frequency_key, (num, 2 * dim), dtype), phases
-
 
 class Polynomial(ScaledKernel):
-    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p (default 2).
-
-    Its random features are E Π_i (ω_i·[w; 1]) (ω_i·[w'; 1]) = (1 + w·w')^p for w = `scaled(z)` and
-    independent ω_i ~ N(0, I), i = 1..p.
-    """
+    """k(z, z') = σ² (1 + Σ_i z_i z'_i / ℓ_i²)^p: polynomials of degree p (default 2)."""
 
     degree: int = eqx.field(static=True, default=2)
 
@@ -609,17 +520,6 @@ class Polynomial(ScaledKernel):
     def diagonal(self, z: Left) -> Float[Array, "Dx N"]:
         """Return σ²_d (1 + |w|²)^p."""
         return self.variance[:, None] * (1 + jnp.sum(self.scaled(z) ** 2, -1)) ** self.degree
-
-    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Draw ω ~ N(0, I) for each factor of the features, with an entry for the 1."""
-        return jax.random.normal(key, (self.degree, num, dim + 1), self.log_variance.dtype)
-
-    def features(self, spectrum: Spectrum, z: Left) -> Float[Array, "Dx N F"]:
-        """Return ψ = σ Π_i ω_i·[w; 1]."""
-        w = self.scaled(z)
-        extended = jnp.concatenate([w, jnp.ones((*w.shape[:2], 1), w.dtype)], -1)
-        factors = jnp.einsum("dnz,ifz->idnf", extended, spectrum)
-        return jnp.sqrt(self.variance / spectrum.shape[1])[:, None, None] * jnp.prod(factors, 0)
 
 
 class Linear(Polynomial):

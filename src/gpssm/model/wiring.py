@@ -49,7 +49,7 @@ class Wiring:
         Mapping from state d to the output that it equals.
     sparse
         Whether to learn which of these entries matter: each has a lengthscale and a scale of its
-        linear weight, with priors that shrink entries not supported by the data (`plot_wiring`
+        linear weight, with priors that shrink entries not supported by the data (`relevance`
         shows the result).
     """
 

@@ -5,14 +5,6 @@
 They need matplotlib (`pip install matplotlib`), but neither pyplot nor a display.
 """
 
-from gpssm.plots.dynamics import (
-    plot_bode,
-    plot_poles,
-    plot_response,
-    plot_static_gain,
-    plot_transition,
-    plot_wiring,
-)
 from gpssm.plots.forecasts import (
     plot_backtest,
     plot_calibration,
@@ -22,12 +14,15 @@ from gpssm.plots.forecasts import (
     plot_series,
 )
 from gpssm.plots.posteriors import (
-    plot_ess,
-    plot_parameters,
+    plot_bode,
+    plot_poles,
     plot_residuals,
+    plot_response,
     plot_smoothed,
     plot_states,
+    plot_static_gain,
     plot_traces,
+    plot_transition,
 )
 
 __all__ = [
@@ -35,10 +30,8 @@ __all__ = [
     "plot_bode",
     "plot_calibration",
     "plot_comparison",
-    "plot_ess",
     "plot_forecast",
     "plot_orders",
-    "plot_parameters",
     "plot_poles",
     "plot_residuals",
     "plot_response",
@@ -48,5 +41,4 @@ __all__ = [
     "plot_static_gain",
     "plot_traces",
     "plot_transition",
-    "plot_wiring",
 ]

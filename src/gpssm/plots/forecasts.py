@@ -9,11 +9,11 @@ from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.metrics import pit
-from gpssm.core.text import as_share, as_tuple, check_kind, check_output, check_shares, is_whole
+from gpssm.core.text import as_tuple, check_kind, check_output, is_whole
 from gpssm.data.columns import align_columns
 from gpssm.data.series import Series, as_list
-from gpssm.evaluation.backtest import Backtest
-from gpssm.evaluation.select import LinearComparison
+from gpssm.evaluation.held_out import LinearComparison
+from gpssm.evaluation.scores import Backtest
 from gpssm.plots.style import (
     BLACK,
     BLUE,
@@ -63,7 +63,10 @@ def plot_series(series: Any, train: Any = None) -> "Figure":
     first = listed[0]
     names = (*first.outputs, *first.inputs)
     shown = listed[:4]
-    figure, axes = panels(len(names), len(shown), height=1.1, sharex="col", sharey="row")
+    ylabels = [with_unit(name, first.units) for name in names]
+    figure, axes = panels(
+        len(names), len(shown), height=1.1, ylabels=ylabels, sharex="col", sharey="row"
+    )
     for number, (column, rows) in enumerate(zip(axes.T, shown, strict=True)):
         _draw_columns(column, rows)
         if train is not None:
@@ -71,9 +74,6 @@ def plot_series(series: Any, train: Any = None) -> "Figure":
         if len(listed) > 1:
             more = f" (of {len(listed)})" if len(listed) > len(shown) else ""
             column[0].set_title(rows.name or f"series {number}{more}")
-    for panel, name in zip(axes[:, 0], names, strict=True):
-        panel.set_ylabel(with_unit(name, first.units))
-    figure.align_ylabels()
     return figure
 
 
@@ -143,15 +143,19 @@ def plot_forecast(
     levels
         Levels of the intervals.
     """
-    levels = check_shares("levels", levels)
     outputs = len(forecast.outputs)
     inputs = forecast.inputs
     ratios = (2.1,) * outputs + (1.0,) * len(inputs)
+    times, xlabel = time_axis(forecast.horizon, forecast.axis, forecast.start)
     figure, axes = panels(
-        len(ratios), sharex=True, height_ratios=ratios, height=float(np.mean(ratios))
+        len(ratios),
+        height=float(np.mean(ratios)),
+        xlabel=xlabel,
+        ylabels=[with_unit(name, forecast.units) for name in (*forecast.outputs, *inputs)],
+        sharex=True,
+        height_ratios=ratios,
     )
     axes = axes.ravel()
-    times, name = time_axis(forecast.horizon, forecast.axis, forecast.start)
     past = None if history is None else _last_rows(history, forecast)
     happened = None if actual is None else forecast.rows_of(actual)
     past_inputs = isinstance(history, Series) and set(inputs) <= set(history.inputs)
@@ -165,13 +169,11 @@ def plot_forecast(
         draw(panel, times, forecast.median[:, j], color=BLUE, label="median")
         if happened is not None:
             draw(panel, times, happened[:, j], color=BLACK, label="actual", **DOTTED)
-        panel.set_ylabel(with_unit(forecast.outputs[j], forecast.units))
     for j, panel in enumerate(axes[outputs:]):
         if past is not None and past_inputs:
             before = align_columns(history, forecast.inputs, "u")[-len(past[0]) :, j]
             draw(panel, past[0], before, **STEPS | {"color": GREY, "label": "history"})
         draw(panel, times, forecast.u[:, j], **STEPS)
-        panel.set_ylabel(with_unit(inputs[j], forecast.units))
     # Untrusted steps are hatched up to the next step, so that a single one is visible.
     ends, _ = time_axis(forecast.horizon + 1, forecast.axis, forecast.start)
     for first, end in untrusted_spans(forecast) - forecast.start:
@@ -186,8 +188,6 @@ def plot_forecast(
                 zorder=0,
                 label="untrusted",
             )
-    axes[-1].set_xlabel(name)
-    figure.align_ylabels()
     return figure
 
 
@@ -223,11 +223,12 @@ def plot_comparison(
         raise ValueError("plot_comparison needs at least one forecast by name; got none")
     for name, forecast in forecasts.items():
         check_kind(f"the forecast {name!r}", forecast, Forecast)
-    level = as_share(level)
     first = next(iter(forecasts.values()))
     check_output(output, first.outputs)
     shown = first.outputs if output is None else (output,)
-    figure, axes = panels(len(shown), height=2.1, sharex=True)
+    ylabels = [with_unit(name, first.units) for name in shown]
+    xlabel = time_axis(1, first.axis)[1]
+    figure, axes = panels(len(shown), height=2.1, xlabel=xlabel, ylabels=ylabels, sharex=True)
     for panel, name in zip(axes[:, 0], shown, strict=True):
         column = first.outputs.index(name)
         if history is not None:
@@ -237,7 +238,6 @@ def plot_comparison(
             values = align_columns(actual, first.outputs, "y")[: first.horizon]
             times, _ = time_axis(len(values), first.axis, first.start)
             draw(panel, times, values[:, column], color=BLACK, label="actual", **DOTTED)
-        panel.set_ylabel(with_unit(name, first.units))
         panel.margins(x=0.01)
     for number, (label, forecast) in enumerate(forecasts.items()):
         style = LINES[number % len(LINES)]
@@ -259,7 +259,6 @@ def plot_comparison(
                 markevery=max(forecast.horizon // 8, 1),
                 label=label,
             )
-    axes[-1, 0].set_xlabel(time_axis(1, first.axis)[1])
     return figure
 
 
@@ -279,7 +278,6 @@ def plot_backtest(backtest: Backtest, output: str | None = None, level: float = 
     series = backtest.series
     names = series.outputs
     check_output(output, names)
-    level = as_share(level)
     figure, ((along,), (errors,), (covered,)) = panels(3, height=1.9)
     column = names.index(output or names[0])
     horizon = backtest.horizon
@@ -337,7 +335,6 @@ def plot_calibration(pairs: Iterable[Pair], levels: tuple[float, ...] = LEVELS) 
         )
     for forecast, _ in listed:
         check_kind("the first of a pair", forecast, Forecast)
-    levels = tuple(check_shares("levels", levels))
     values = transforms(listed)
     figure, axes = panels(1, 2, height=2.2)
     _draw_histogram(axes[0, 0], values[np.isfinite(values)])

@@ -1,20 +1,21 @@
-"""Figures of a fit: outputs and states along the data, residuals, and convergence."""
+"""Figures of a fit: outputs and states along the data, residuals, convergence, learned dynamics."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 from gpssm.core.mixing import rhat
-from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import readable, shortened
-from gpssm.evaluation.residuals import Correlation, Residuals, find_residuals
+from gpssm.evaluation.training import Correlation, Residuals, find_residuals
 from gpssm.plots.style import (
     BLACK,
     BLUE,
+    FULL,
     GREY,
+    HALF,
     LEVEL,
     LIGHT,
     LINES,
@@ -29,8 +30,16 @@ from gpssm.plots.style import (
     time_axis,
     with_unit,
 )
-from gpssm.posterior.diagnostics import Diagnostics, diagnose
 from gpssm.posterior.draws import stored_rows
+from gpssm.posterior.dynamics import (
+    Bode,
+    FunctionEstimate,
+    Linearisation,
+    Response,
+    StaticGain,
+    central_band,
+    transition,
+)
 from gpssm.posterior.forecast import Forecast
 from gpssm.posterior.posterior import Posterior
 from gpssm.posterior.stack import Forecaster, Stack, smoothed_outputs
@@ -65,8 +74,11 @@ def plot_smoothed(
     posterior = stored_rows(posterior)
     series = posterior.dataset.experiment(index)
     outputs, observed = smoothed or smoothed_outputs(posterior, index)
-    figure, axes = panels(series.output_dim, height=1.9, sharex=True)
-    times, axis_name = time_axis(len(series), series.axis)
+    times, xlabel = time_axis(len(series), series.axis)
+    ylabels = [with_unit(name, series.units) for name in series.outputs]
+    figure, axes = panels(
+        series.output_dim, height=1.9, xlabel=xlabel, ylabels=ylabels, sharex=True
+    )
     for column, panel in enumerate(axes[:, 0]):
         for paths, alpha, name in ((observed, 0.2, "with noise"), (outputs, 0.35, "without noise")):
             low, high = paths.interval(LEVEL)
@@ -77,9 +89,7 @@ def plot_smoothed(
         shown = extremes(values)
         panel.plot(times[shown], values[shown], ".", color=BLACK, markersize=2.5, label="data")
         _draw_missing(panel, times, observed, column, np.isnan(values))
-        panel.set_ylabel(with_unit(series.outputs[column], series.units))
         panel.margins(x=0.01)
-    axes[-1, 0].set_xlabel(axis_name)
     return figure
 
 
@@ -123,9 +133,11 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
     series = posterior.dataset.experiment(index)
     states = np.asarray(posterior.draws.states[index])
     most = 8
-    figure, axes = panels(min(states.shape[-1], most), height=1.15, sharex=True)
     # x_t is drawn at the time of the output that it emits, y_{t-1}.
-    times, label = time_axis(len(series) + 1, series.axis, first=-1)
+    times, xlabel = time_axis(len(series) + 1, series.axis, first=-1)
+    ylabels = [f"$x_{{{dim + 1}}}$ (scaled)" for dim in range(most)]
+    rows = min(states.shape[-1], most)
+    figure, axes = panels(rows, height=1.15, xlabel=xlabel, ylabels=ylabels, sharex=True)
     levels = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
     for dim, panel in enumerate(axes[:, 0]):
         for chain, style in zip(range(min(len(states), 4)), LINES, strict=False):
@@ -133,11 +145,9 @@ def plot_states(posterior: Posterior, index: int = -1) -> "Figure":
             low, middle, high = np.quantile(paths, levels, axis=0, method="weibull")
             shade(panel, times, low, high, color=style["color"], alpha=0.2)
             draw(panel, times, middle, **style, label=f"chain {chain}")
-        panel.set_ylabel(f"$x_{{{dim + 1}}}$ (scaled)")
         panel.margins(x=0.01)
     if states.shape[-1] > most:
         axes[0, 0].set_title(f"the first {most} of {states.shape[-1]} states")
-    axes[-1, 0].set_xlabel(label)
     return figure
 
 
@@ -158,7 +168,7 @@ def plot_residuals(
     index
         Number of the training series.
     num_paths, rows
-        As in `gpssm.evaluation.residuals.find_residuals`.
+        As in `gpssm.evaluation.training.find_residuals`.
     """
     return draw_residuals(find_residuals(posterior, index, num_paths, rows))
 
@@ -302,157 +312,242 @@ def _draw_ranks(panel: "Axes", values: Float[np.ndarray, "chain draw"]) -> None:
     panel.set_ylim(bottom=0)
 
 
-@figure_of(Posterior)
-def plot_ess(posterior: Posterior, diagnostics: Diagnostics | None = None) -> "Figure":
-    """Plot the smallest effective sample size and the largest R-hat of each group of quantities.
+class Slice(NamedTuple):
+    """f along a line through the mean of the data.
 
-    The dashed line is at 100 effective draws per chain, the dotted one at all draws. R-hat should
-    lie in the shaded area below 1.01; values up to 1.05 are sufficient for plots, but not for tail
-    probabilities. Its axis is logarithmic in the distance from 1.
+    Parameters
+    ----------
+    name
+        The direction of the line.
+    places
+        Positions of the data on the line.
+    line
+        Positions at which f is evaluated.
+    x
+        The states at these positions.
+    estimate
+        The estimates of f at these positions.
+    """
+
+    name: str
+    places: Float[np.ndarray, " N"]
+    line: Float[np.ndarray, " n"]
+    x: Float[np.ndarray, "n Dx"]
+    estimate: FunctionEstimate
+
+
+def slices(posterior: Posterior) -> list[Slice]:
+    """Return f along the first three principal directions of the training states and inputs.
+
+    States are posterior means of all series.
+    """
+    posterior = stored_rows(posterior)
+    means = [np.mean(np.asarray(path), axis=(0, 1)) for path in posterior.draws.states]
+    x = np.concatenate([path[:-1] for path in means])
+    u = np.concatenate([series.u for series in posterior.dataset.acting])
+    z = np.hstack([x, posterior.dataset.encode_inputs(u)])
+    dim = x.shape[1]
+    centre = z.mean(0)
+    _, spread, directions = np.linalg.svd(z - centre, full_matrices=False)
+    names = [f"x_{{{number + 1}}}" for number in range(dim)]
+    # Remove characters that mathtext would interpret from the names.
+    for name in posterior.dataset.inputs:
+        plain = "".join(letter if letter.isalnum() else " " for letter in name)
+        names.append(rf"\mathrm{{{plain}}}")
+    result = []
+    for number, direction in enumerate(directions[:3]):
+        # The sign of a principal direction is arbitrary: make its largest component positive.
+        direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
+        places = (z - centre) @ direction
+        margin = 0.25 * max(np.ptp(places), 1e-6)
+        line = np.linspace(places.min() - margin, places.max() + margin, 120)
+        points = centre + line[:, None] * direction
+        u = posterior.dataset.decode_inputs(points[:, dim:])
+        share = spread[number] ** 2 / np.sum(spread**2)
+        title = f"{_direction(direction, names)} ({share:.0%})"
+        estimate = transition(posterior, points[:, :dim], u)
+        result.append(Slice(title, places, line, points[:, :dim], estimate))
+    return result
+
+
+def _direction(direction: Float[np.ndarray, " Dz"], names: list[str]) -> str:
+    """Return the two largest components of a direction as text, with dots for further large
+    ones.
+    """
+    largest = sorted(np.argsort(-np.abs(direction))[:2])
+    terms = []
+    for part in largest:
+        if abs(direction[part]) > 0.1:
+            factor = f"{direction[part]:+.2g}"
+            terms.append({"+1": "+", "-1": "-"}.get(factor, rf"{factor}\,") + names[part])
+    text = " ".join(terms)
+    hint = r" + \ldots" if np.sum(np.abs(direction) > 0.1) > 2 else ""
+    return f"${text.lstrip('+')}{hint}$"
+
+
+@figure_of(Posterior)
+def plot_transition(posterior: Posterior, chain: int | None = 0) -> "Figure":
+    """Plot the learned change f(x, u) − x with 90 % bands along slices through the data.
+
+    The slices follow the principal directions of states and inputs in the training data, in scaled
+    units and without process noise, for the first five states. The range of the data is grey; the
+    lower panels show the novelty of the inputs (0 known, 1 prior).
 
     Parameters
     ----------
     posterior
         The fit.
-    diagnostics
-        The diagnostics of the posterior, if they have been computed.
+    chain
+        The chain whose draws are used, since chains may use different coordinates; None for all
+        chains.
     """
-    diagnostics = diagnose(posterior) if diagnostics is None else diagnostics
-    rows = [row for row in diagnostics.rows if row.number]
-    height = 0.35 + 0.3 * max(len(rows), 2)
-    figure, axes = panels(1, 2, height=height, width_ratios=(3, 2), sharey=True)
-    sizes, ratios = axes[0]
-    if not rows:
-        say(sizes, "all draws are equal")
-        say(ratios, "")
-        return figure
-    places = np.arange(len(rows))
-    sizes.barh(
-        places,
-        [row.ess_bulk for row in rows],
-        height=0.55,
-        color=BLUE,
-        alpha=0.75,
-        label="bulk, worst",
+    posterior = posterior if chain is None else posterior.thinned(chain=chain)
+    lines = slices(posterior)
+    shown = min(posterior.model.state_dim, 5)
+    figure, axes = panels(
+        shown + 1,
+        len(lines),
+        height=1.05,
+        xlabel="along the direction",
+        ylabels=[*(f"step of $x_{{{number + 1}}}$" for number in range(shown)), "novelty"],
+        sharex="col",
+        sharey="row",
+        height_ratios=(*(1.0,) * shown, 0.5),
     )
-    sizes.plot(
-        [row.ess_tail for row in rows],
-        places,
-        "D",
-        color=VERMILION,
-        markersize=4,
-        label="tail, worst",
-    )
-    sizes.plot(
-        [row.ess_bulk_median for row in rows],
-        places,
-        "|",
-        color=BLACK,
-        markersize=9,
-        markeredgewidth=1.5,
-        label="bulk, median",
-    )
-    draws = posterior.num_chains * posterior.num_draws
-    marks = ((100 * posterior.num_chains, "--", "100 per chain"), (draws, ":", "draws"))
-    for place, line, label in marks:
-        sizes.axvline(place, color=GREY, linestyle=line, linewidth=0.9, label=label)
-    sizes.set_yticks(places, [readable(row.name) for row in rows])
-    sizes.invert_yaxis()
-    sizes.set_xlabel("effective draws")
-    sizes.set_xlim(left=0)
-    ratios.axvspan(1e-4, 0.01, color=LIGHT, linewidth=0)
-    distances = np.maximum([row.rhat - 1 for row in rows], 1e-3)
-    ratios.plot(distances, places, "o", color=BLUE, markersize=5)
-    ratios.set(xscale="log", xlim=(7e-4, None), xlabel="R-hat − 1, worst")
+    for column, slice_ in zip(axes.T, lines, strict=True):
+        estimate = slice_.estimate
+        limits = np.quantile(slice_.places, [0.05, 0.95])
+        for number, panel in enumerate(column[:-1]):
+            step = estimate.mean[:, number] - slice_.x[:, number]
+            spread = 1.645 * estimate.std[:, number]
+            panel.axvspan(*limits, color=LIGHT, linewidth=0, zorder=0, label="visited (90 %)")
+            shade(panel, slice_.line, step - spread, step + spread, label="90 % band")
+            draw(panel, slice_.line, step, color=BLUE, label="mean")
+        assert estimate.novelty is not None
+        novelty = np.nan_to_num(estimate.novelty)
+        column[-1].fill_between(slice_.line, novelty, color=VERMILION, alpha=0.6, linewidth=0)
+        ends = slice_.line[[0, -1]]
+        column[-1].set(ylim=(0, 1), xlim=ends)
+        column[0].set_title(slice_.name, pad=3)
     return figure
 
 
-@figure_of(Posterior)
-def plot_parameters(posterior: Posterior) -> "Figure":
-    """Plot the prior and posterior of each learned parameter, in scaled units.
-
-    Sampled parameters have one density per entry, optimised ones a mark. If prior and posterior
-    look alike, the data contain no information about the parameter.
-    """
-    drawn = {name: np.asarray(leaf) for name, leaf in posterior.draws.leaves.items()}
-    sampled = [name for name in drawn if name in posterior.model.leaves("sample")]
-    entries = {name: drawn[name].reshape(-1, drawn[name][0, 0].size) for name in sampled}
-    # Chains may have different optimised parameters.
-    entries |= {
-        name: np.reshape(drawn[name][:, -1] if name in drawn else leaf, (1, -1))
-        for name, leaf in posterior.model.leaves("optimise").items()
-    }
-    number = max(len(entries), 1)
-    figure, axes = panels(-(-number // 3), min(number, 3), height=1.7)
-    for panel in axes.flat[number:]:
-        panel.set_visible(False)
-    if not entries:
-        say(axes[0, 0], "no parameter was sampled: all are fixed or point estimates")
-    for panel, (name, values) in zip(axes.flat, entries.items(), strict=False):
-        prior = _prior_draws(posterior, name)
-        logarithmic = name.rpartition(".")[2].startswith("log_")
-        if logarithmic:
-            prior = np.exp(prior)
-            values = np.exp(values)
-        limits = np.concatenate([np.quantile(prior, [0.02, 0.98]), *values])
-        if logarithmic:
-            _set_log_scale(panel, limits)
-        _draw_density(panel, prior, limits)
-        if name in sampled:
-            _draw_entries(panel, values)
-        else:
-            height = np.full(values.shape[1], 0.25)
-            panel.vlines(values[0], 0, height, color=VERMILION, linewidth=1, label="optimised")
-            panel.plot(values[0], height, "v", color=VERMILION, markersize=3.5)
-        panel.set_xlabel(readable(name.replace("log_", "")))
-        panel.set_yticks([])
-        panel.set_ylim(0, 1.08)
+@figure_of(Response)
+def plot_response(response: Response, level: float = LEVEL) -> "Figure":
+    """Plot step or impulse responses over draws, one row per output and one column per input."""
+    linear = response.linear
+    columns = len(linear.inputs)
+    time = with_unit("time", {"time": linear.time_unit})
+    figure, axes = panels(
+        len(linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.8,
+        xlabel="steps" if linear.dt is None else time,
+        sharex=True,
+    )
+    for (j, i), panel in np.ndenumerate(axes):
+        panel.axhline(0, color=GREY, linewidth=0.7)
+        _draw_band(panel, response.times, response.values[:, :, j, i], level)
+        panel.set(
+            title=f"{response.kind} to {linear.inputs[i]}",
+            ylabel=_ratio(linear.outputs[j], linear.inputs[i], linear.units),
+        )
     return figure
 
 
-def _set_log_scale(panel: "Axes", limits: Float[np.ndarray, " n"]) -> None:
-    """Set a logarithmic axis with few plain labels, which do not overlap in a narrow panel."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    panel.set_xscale("log")
-    # Over many decades, a locator with several labels per decade shows none.
-    subs = (1.0, 3.0) if limits.max() < 1000 * limits.min() else (1.0,)
-    panel.xaxis.set_major_locator(LogLocator(subs=subs, numticks=5))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.xaxis.set_minor_locator(NullLocator())
-
-
-@in_double_precision
-def _prior_draws(posterior: Posterior, name: str) -> Float[np.ndarray, " n"]:
-    """Draw from the prior, with all entries pooled."""
-    shape = posterior.model.leaves()[name].shape
-    number = max(4000 // max(int(np.prod(shape)), 1), 200)
-    return np.ravel(posterior.model.priors[name].sample(jax.random.key(0), (number, *shape)))
-
-
-def _draw_density(panel: "Axes", values: np.ndarray, limits: np.ndarray, **style: Any) -> None:
-    """Draw a density scaled to at most 1, by default in the style of a prior."""
-    logarithmic = panel.get_xscale() == "log"
-    values, limits = (np.log(part) if logarithmic else part for part in (values, limits))
-    margin = 0.04 * np.ptp(limits)
-    grid = np.linspace(limits.min() - margin, limits.max() + margin, 200)
-    density = stats.gaussian_kde(values)(grid)
-    x = np.exp(grid) if logarithmic else grid
-    if style:
-        panel.plot(x, density / density.max(), **style)
-        return
-    panel.fill_between(x, density / density.max(), color=LIGHT, linewidth=0, label="prior")
-    panel.plot(x, density / density.max(), color=GREY, linewidth=0.8)
-    panel.set_xlim(x[0], x[-1])
+@figure_of(Bode)
+def plot_bode(bode: Bode, level: float = LEVEL) -> "Figure":
+    """Plot magnitude and phase over frequency, two rows per output and one column per input."""
+    linear = bode.linear
+    columns = len(linear.inputs)
+    per = "step" if linear.dt is None else "unit of time"
+    cycles = f"cycles per {linear.time_unit or per}"
+    figure, axes = panels(
+        2 * len(linear.outputs),
+        columns,
+        width=HALF if columns == 1 else FULL,
+        height=1.5,
+        xlabel="frequency [Hz]" if linear.time_unit == "s" else cycles,
+        sharex=True,
+    )
+    for (row, i), panel in np.ndenumerate(axes):
+        j, is_phase = divmod(row, 2)
+        values = bode.phase if is_phase else bode.magnitude
+        _draw_band(panel, bode.frequencies, values[:, :, j, i], level)
+        panel.set(xscale="log", ylabel="phase [°]" if is_phase else "magnitude [dB]")
+        ratio = _ratio(linear.outputs[j], linear.inputs[i], linear.units)
+        panel.set_title("" if is_phase else f"{linear.inputs[i]} to {ratio}")
+    return figure
 
 
-def _draw_entries(panel: "Axes", entries: Float[np.ndarray, "S n"]) -> None:
-    """Draw the density of each entry in one colour; a constant entry is a line."""
-    few = entries.shape[1] <= len(LINES)
-    for number, values in enumerate(entries.T):
-        line = LINES[number]["linestyle"] if few else "-"
-        style = {"color": BLUE, "linestyle": line, "alpha": 1.0 if few else 0.4}
-        if np.ptp(values) == 0:
-            panel.axvline(values[0], **style, label="posterior")
-        else:
-            _draw_density(panel, values, values, **style, label="posterior")
+@figure_of(Linearisation)
+def plot_poles(linear: Linearisation, level: float = LEVEL) -> "Figure":
+    """Plot the poles of all draws in the unit circle, coloured by their order of magnitude."""
+    figure, axes = panels(1, width=HALF, height=HALF)
+    panel = axes[0, 0]
+    angle = np.linspace(0, 2 * np.pi, 400)
+    panel.plot(np.cos(angle), np.sin(angle), color=BLACK, linewidth=0.8)
+    for k, column in enumerate(linear.poles.T):
+        low, high = np.quantile(np.abs(column), ((1 - level) / 2, (1 + level) / 2))
+        label = f"|p| {low:.3f} to {high:.3f}"
+        panel.plot(
+            column.real,
+            column.imag,
+            "x",
+            color=LINES[k % len(LINES)]["color"],
+            alpha=0.6,
+            label=label,
+        )
+    reach = 1.1 * max(1.0, float(np.abs(linear.poles).max()))
+    limits = (-reach, reach)
+    panel.set(xlim=limits, ylim=limits, aspect="equal", xlabel="real part", ylabel="imaginary part")
+    return figure
+
+
+@figure_of(StaticGain)
+def plot_static_gain(curve: StaticGain, level: float = LEVEL) -> "Figure":
+    """Plot steady-state outputs and their slope over the input.
+
+    Dots mark values of the input at which the equilibria of half of the draws are unstable.
+    """
+    number = len(curve.outputs)
+    figure, axes = panels(2, number, width=HALF if number == 1 else FULL, height=1.7, sharex=True)
+    settled = curve.supported(curve.settled)
+    gain = curve.supported(curve.gain)
+    unstable = curve.stable.mean(0) < 0.5
+    for j, output in enumerate(curve.outputs):
+        top, bottom = axes[:, j]
+        _draw_band(top, curve.values, settled[..., j], level)
+        if unstable.any():
+            top.plot(
+                curve.values[unstable],
+                curve.median[unstable, j],
+                ".",
+                color=VERMILION,
+                label="unstable",
+            )
+        top.set(ylabel=with_unit(output, curve.units), title=f"{output} settles at")
+        _draw_band(bottom, curve.values, gain[..., j], level)
+        bottom.set(
+            ylabel=_ratio(output, curve.input, curve.units),
+            title=f"static gain, per unit of {curve.input}",
+            xlabel=with_unit(curve.input, curve.units),
+        )
+    return figure
+
+
+def _draw_band(
+    panel: "Axes", x: Float[np.ndarray, " N"], values: Float[np.ndarray, "S N"], level: float
+) -> None:
+    """Draw the median over draws and their central interval."""
+    shade(panel, x, *central_band(values, level), label=f"{100 * level:g} % of the draws")
+    panel.plot(x, central_band(values, 0.0)[0], color=BLUE, label="median")
+
+
+def _ratio(output: str, column: str, units: Mapping[str, str]) -> str:
+    """Return the label of a change of an output per unit of an input, with units if both are
+    known.
+    """
+    both = units.get(output) and units.get(column)
+    return f"{output} [{units[output]}/{units[column]}]" if both else output

@@ -9,13 +9,14 @@ the first figure is drawn.
 import functools
 import inspect
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.arguments import checked
 from gpssm.core.text import check_installed, check_kind, printable
 from gpssm.data.clock import Clock
 from gpssm.posterior.forecast import Forecast
@@ -98,6 +99,7 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
+        function = checked(function)
 
         @functools.wraps(function)
         def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":
@@ -114,10 +116,27 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 
 
 def panels(
-    rows: int, columns: int = 1, *, width: float = FULL, height: float = 1.5, **layout: Any
+    rows: int,
+    columns: int = 1,
+    *,
+    width: float = FULL,
+    height: float = 1.5,
+    xlabel: str = "",
+    ylabels: Iterable[str] = (),
+    **layout: Any,
 ) -> tuple["Figure", np.ndarray]:
-    """Return a figure with a grid of axes, with rows of `height` inches; `layout` is passed to
-    `subplots`.
+    """Return a figure with a grid of axes.
+
+    Parameters
+    ----------
+    rows, columns
+        The shape of the grid.
+    width, height
+        Width of the figure and height of a row, in inches.
+    xlabel, ylabels
+        Label of the axes of the last row, and labels of the axes of the first column.
+    **layout
+        Arguments of `subplots`.
     """
     from matplotlib.figure import Figure
 
@@ -128,6 +147,11 @@ def panels(
         # Ticks are created when a figure is drawn, after the context has ended.
         panel.tick_params(labelsize=RC["xtick.labelsize"], width=RC["axes.linewidth"], length=3)
         panel.grid(True, color=RC["grid.color"], linewidth=RC["grid.linewidth"])
+    for panel in axes[-1]:
+        panel.set_xlabel(xlabel)
+    for panel, label in zip(axes[:, 0], ylabels, strict=False):
+        panel.set_ylabel(label)
+    figure.align_ylabels()
     # Notebooks use this method; pyplot shows its own figures.
     setattr(figure, "_repr_png_", functools.partial(to_png, figure))  # noqa: B010
     return figure, axes

@@ -9,7 +9,7 @@ The weights and parameters of all draws stay fixed. The filters are in `filterin
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
-from gpssm.core.text import check_seed, check_whole
+from gpssm.core.text import as_tuple, check_whole, is_whole
 from gpssm.data.clock import Clock
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
@@ -29,6 +30,7 @@ from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
     all_draws,
+    each_model,
     merge_chains,
     past_inputs,
     split_chains,
@@ -53,6 +55,8 @@ NUM_PARTICLES = 64
 FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
 
 
+@each_model
+@checked
 @in_double_precision
 def condition(
     posterior: "Posterior",
@@ -63,7 +67,7 @@ def condition(
     seed: int = 0,
     index: int = -1,
 ) -> "Posterior":
-    """Return the posterior after filtering new rows; functions and parameters stay fixed.
+    """Return the posterior or stack after filtering new rows; functions and parameters stay fixed.
 
         later = posterior.condition(new_rows)
         later.forecast(u=future_inputs)
@@ -92,7 +96,6 @@ def condition(
     -------
     Posterior
     """
-    seed = check_seed(seed)
     draws = all_draws(posterior)
     rows = posterior.dataset.align(series)
     number = resolve_particles(posterior, num_particles, new_experiment)
@@ -102,6 +105,7 @@ def condition(
     return _with_current(posterior, before.after(rows, state))
 
 
+@checked
 def condition_at(
     posterior: Any,
     series: Any,
@@ -133,14 +137,12 @@ def condition_at(
     """
     raw = posterior.dataset.align(series)
     posterior.dataset.encode(raw)  # raises for invalid values before the first row is filtered
-    listed = isinstance(rows, Iterable) and getattr(rows, "ndim", 1)
-    stops: list[Any] = list(rows) if listed else [rows]
-    for row in stops:
-        check_whole("each of rows", row, 0)
-    if stops != sorted(set(stops)) or not stops or stops[-1] > len(raw):
+    stops = as_tuple(rows)
+    whole = bool(stops) and all(map(is_whole, stops))
+    if not whole or stops != (*sorted(set(stops)),) or not 0 <= stops[0] <= stops[-1] <= len(raw):
         raise ValueError(
             f"rows must increase from 0 to at most {len(raw)}, the length of the series; "
-            f"got {stops}"
+            f"got {list(stops)}"
         )
     start = posterior.map_models(
         lambda model: _at_start(model, raw, new_experiment, num_particles, seed, index)
@@ -174,6 +176,7 @@ def extended(
         yield posterior
 
 
+@checked
 @in_double_precision
 def predict(
     posterior: "Posterior",
@@ -213,8 +216,6 @@ def predict(
     -------
     Forecast
     """
-    seed = check_seed(seed)
-    check_whole("steps", steps, 1)
     raw = posterior.dataset.align(series)
     check_paths(num_paths, bounds, len(raw) * (raw.output_dim + posterior.model.state_dim))
     number = resolve_particles(posterior, num_particles, new_experiment)
@@ -245,6 +246,7 @@ def predict(
     return widened(result, posterior.calibration, ahead, calibrated)
 
 
+@checked
 def simulate(
     posterior: "Posterior | Stack",
     u: Any = None,
@@ -257,7 +259,6 @@ def simulate(
     noise: bool = True,
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
-    one_function: bool = False,
 ) -> Forecast:
     """Simulate a new experiment from its inputs and the first rows, `warmup`.
 
@@ -272,7 +273,7 @@ def simulate(
     warmup : Series, DataFrame or array, optional
         The first rows of the experiment, outputs and inputs, from which its state is estimated. By
         default, the state starts at x₀ ~ N(0, I).
-    horizon, num_paths, seed, noise, bounds, calibrated, one_function
+    horizon, num_paths, seed, noise, bounds, calibrated
         As in `forecast`.
     num_particles
         As in `condition`.
@@ -297,7 +298,6 @@ def simulate(
         noise=noise,
         bounds=bounds,
         calibrated=calibrated,
-        one_function=one_function,
     )
 
 
@@ -448,7 +448,6 @@ def _at_start(
     index: int,
 ) -> "Posterior":
     """Return the posterior before any of the new rows."""
-    seed = check_seed(seed)
     number = resolve_particles(posterior, num_particles, new_experiment)
     draws = all_draws(posterior)
     current = begin(posterior, draws, rows, new_experiment, number, seed, index)

@@ -22,10 +22,9 @@ from gpssm.methods.spec import ChainStart
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
 from gpssm.posterior.checks import MIXING, check_mixing, check_sampler
+from gpssm.posterior.control import mean_step
 from gpssm.posterior.draws import differ_in_model, map_draws, stored_rows
-from gpssm.posterior.explore import outputs_of
-from gpssm.posterior.forecast import HORIZON
-from gpssm.posterior.mean_model import mean_step
+from gpssm.posterior.forecast import HORIZON, outputs_of
 
 if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior

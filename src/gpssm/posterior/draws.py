@@ -1,8 +1,9 @@
 """Draws of a fit, with leading axes (chain, draw), and programs that map over them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gpssm.posterior.posterior import Posterior
 
 Tree = TypeVar("Tree")
+Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
+P = ParamSpec("P")
 
 
 class Seconds(NamedTuple):
@@ -73,10 +76,6 @@ class CurrentState(NamedTuple):
     clock: Clock | None
     past: Float[np.ndarray, "K Du"]
 
-    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the state with a function applied to every array of the draws."""
-        return self._replace(state=jax.tree.map(function, self.state))
-
     def after(self, rows: Series, state: FilterState) -> Self:
         """Return this state of the experiment after further rows, in the user's units."""
         past = np.concatenate([self.past, rows.u])[len(rows) :]
@@ -105,10 +104,6 @@ class Learned(NamedTuple):
         """The smallest forgetting factor."""
         return float(np.min(self.rates))
 
-    def each(self, function: Callable[[np.ndarray], np.ndarray]) -> Self:
-        """Return the distribution with a function applied to every array of the draws."""
-        return self._replace(state=jax.tree.map(function, self.state), rates=function(self.rates))
-
 
 def merge_chains(leaf: Float[np.ndarray | Array, "chain draw ..."]) -> Float[np.ndarray, "S ..."]:
     """Return the concatenated draws of all chains."""
@@ -129,6 +124,18 @@ def split_chains(tree: Tree, draws: Draw) -> Tree:
     """Return the arrays of a tree with one axis of draws replaced by (chain, draw)."""
     axes = draws.weights.shape[:2]
     return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(*axes, *leaf.shape[1:]), tree)
+
+
+def each_model(
+    function: Callable[Concatenate["Posterior", P], "Posterior"],
+) -> Callable[Concatenate[Forecasting, P], Forecasting]:
+    """Decorate a function that changes a posterior: given a stack, it changes every member."""
+
+    @functools.wraps(function)
+    def change_each(forecaster: Any, /, *args: P.args, **options: P.kwargs) -> Any:
+        return forecaster.map_models(lambda model: function(model, *args, **options))
+
+    return change_each
 
 
 def batch_size() -> int | None:

@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
+from gpssm.core.arguments import checked
 from gpssm.core.messages import warn
-from gpssm.core.runtime import check_memory, in_double_precision
+from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.table import card
 from gpssm.core.text import (
-    check_seed,
     check_shares,
-    check_whole,
     count,
     in_line,
     is_real,
@@ -34,14 +34,18 @@ from gpssm.data.series import Series
 from gpssm.data.times import Times
 from gpssm.posterior import checks
 from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.draws import merge_chains, past_inputs, take_draws
+from gpssm.posterior.draws import check_states, merge_chains, past_inputs, take_draws
 from gpssm.posterior.filtering import draw_start, forecast_scale
 from gpssm.posterior.rollout import (
     BOUNDS,
     MANY,
+    Emission,
+    Members,
     Pair,
     Paths,
-    can_draw_functions,
+    emissions,
+    members_of,
+    path_keys,
     plan_paths,
     simulate_paths,
     split_inputs,
@@ -300,6 +304,7 @@ class Forecast:
         paths."""
         return metrics.central_interval(self.paths, level)
 
+    @checked
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """Return a pandas DataFrame with one row per step: mean, std, and limits of intervals.
 
@@ -313,7 +318,7 @@ class Forecast:
         """
         import pandas
 
-        shares = np.array(check_shares("levels", levels))
+        shares = np.array(levels)
         limits = sorted({0.5, *((1 - shares) / 2), *((1 + shares) / 2)})
         names = ["mean", "std", *(f"{100 * limit:g}%" for limit in limits)]
         values = np.concatenate([self.mean[None], self.std[None], self.quantile(limits)])
@@ -347,6 +352,8 @@ class Forecast:
         }
         return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
 
+    @checked
+    @checked
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """Score the paths against the actual outputs; see `gpssm.metrics.score`.
 
@@ -363,6 +370,7 @@ class Forecast:
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
+    @checked
     def score_outputs(
         self, actual: Any, levels: Sequence[float] = metrics.LEVELS
     ) -> dict[str, dict[str, Any]]:
@@ -375,7 +383,7 @@ class Forecast:
     def _judged_by(self, levels: Sequence[float]) -> dict[str, Any]:
         mixture = self.moments_ahead or self.moments
         return {
-            "levels": check_shares("levels", levels),
+            "levels": levels,
             "moments": self.moments,
             "mixture": mixture,
             "scale": self.scale,
@@ -489,6 +497,7 @@ def _times_of(rows: Any) -> Times | None:
     return Times.of(index) if type(index).__name__ == "DatetimeIndex" else None
 
 
+@checked
 @in_double_precision
 def forecast(
     posterior: "Posterior",
@@ -501,7 +510,6 @@ def forecast(
     index: int = -1,
     bounds: float | None = BOUNDS,
     calibrated: bool | None = None,
-    one_function: bool = False,
 ) -> Forecast:
     """Forecast the outputs after the end of the data.
 
@@ -532,13 +540,9 @@ def forecast(
     calibrated
         Whether to widen paths by the factors of `calibrate`; None does so if the posterior is
         calibrated.
-    one_function
-        Whether the residual of f with variance B(z) is sampled as one function per path instead of
-        independently at each step (`rollout.py`). No effect for bases without a residual, such as
-        the Hilbert basis, and for user-defined kernels without random features.
     """
     dataset, current = posterior.dataset, posterior.current
-    series, seed = dataset.experiment(index), check_seed(seed)
+    series = dataset.experiment(index)
     horizon = HORIZON if horizon is None and u is None else horizon
     inputs, encoded = dataset.inputs_ahead(u, horizon, past_inputs(posterior, index))
     check_paths(num_paths, bounds, len(inputs) * (series.output_dim + posterior.model.state_dim))
@@ -556,7 +560,6 @@ def forecast(
         jnp.asarray(within),
         jnp.asarray(excess),
         noise,
-        one_function and can_draw_functions(posterior.model),
     )
     result = Forecast.of_paths(
         paths, posterior, bounds, inputs, encoded, start=start, dt=series.dt, clock=clock
@@ -565,9 +568,8 @@ def forecast(
     return widened(result, posterior.calibration, 1 + np.arange(result.horizon), calibrated)
 
 
-def check_paths(num_paths: Any, bounds: Any, entries: int) -> None:
-    """Check the number of paths and their number of entries, and the width of the box."""
-    check_whole("num_paths", num_paths, 1)
+def check_paths(num_paths: int, bounds: Any, entries: int) -> None:
+    """Check the memory for paths of this number of entries, and the width of the box."""
     # A forecast has five arrays of paths in memory: outputs, and two pairs of moments.
     check_memory(f"num_paths={num_paths}", 5 * 8 * entries * int(num_paths))
     if bounds is not None and not (is_real(bounds) and 0 < bounds <= 1e300):
@@ -645,3 +647,57 @@ def start_states(
         last = merge_chains(posterior.draws.states[index])[draws, -1]
         return jnp.repeat(jnp.asarray(last)[:, None], keys.shape[1], axis=1)
     return draw_start(keys, take_draws(posterior.current.state, draws), scale)
+
+
+@checked
+@in_double_precision
+def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
+    """Return the smoothed outputs of a training series: paths (S, T, Dy), one per draw.
+
+        posterior.smooth().interval(0.9)
+
+    Parameters
+    ----------
+    posterior
+        The posterior, with the states of all rows.
+    index
+        The number of the training series.
+    noise
+        Whether to add observation noise to the outputs.
+    seed
+        Seed of the noise.
+    """
+    check_states(posterior, "smooth")
+    dataset = posterior.dataset
+    series = dataset.experiment(index)
+    states = merge_chains(posterior.draws.states[index])
+    draws = np.arange(len(states))
+    keys = path_keys(jax.random.key(seed, impl="threefry2x32"), draws, len(series))
+    emission = _emit(members_of(posterior, draws), keys, jnp.asarray(states[:, 1:]), noise)
+    paths, moments, _ = emission.in_units(dataset)
+    return Forecast(
+        paths,
+        series.outputs,
+        0,
+        series.u,
+        series.inputs,
+        series.dt,
+        moments,
+        clock=series.axis,
+        units=series.units,
+        scale=dataset.output_spread,
+    )
+
+
+def outputs_of(posterior: "Posterior", index: int = -1) -> Float[np.ndarray, "chain draw T Dy"]:
+    """Return E[y_t | x_{t+1}] for each draw of a training series, in the user's units."""
+    paths = smooth(posterior, index).paths
+    return paths.reshape(posterior.num_chains, posterior.num_draws, *paths.shape[1:])
+
+
+@jit
+def _emit(members: Members, keys: PRNGKeyArray, x: Float[Array, "S T Dx"], noise: bool) -> Emission:
+    likelihoods = eqx.filter_vmap(
+        lambda leaves: members.model.with_leaves(leaves).likelihood, axis_size=x.shape[0]
+    )(members.leaves)
+    return emissions(likelihoods, keys, x, noise)

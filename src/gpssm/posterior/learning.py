@@ -23,19 +23,21 @@ not forgetting costs more.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpssm.core.arguments import checked
 from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, root_semidefinite
 from gpssm.core.messages import warn
 from gpssm.core.metrics import fair_crps
 from gpssm.core.runtime import check_memory, in_double_precision, jit
-from gpssm.core.text import check_flag, check_seed, check_whole, is_real
+from gpssm.core.text import is_real
 from gpssm.data.dataset import LOOKBACK
 from gpssm.data.series import Series
 from gpssm.inference.progress import Mode, check_progress
@@ -59,6 +61,7 @@ from gpssm.posterior.diagnostics import with_notes
 from gpssm.posterior.draws import (
     CurrentState,
     FilterState,
+    Forecasting,
     Learned,
     Seconds,
     absorb_common,
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
 
 Forgetting = float | Sequence[float] | Literal["auto"] | None
 Relearn = Literal["weights", "all"] | None
+P = ParamSpec("P")
 
 MAX_DRAWS = 100
 AHEAD = 15  # rows: half of what a forecast looks ahead
@@ -93,6 +97,33 @@ AHEAD = 15  # rows: half of what a forecast looks ahead
 PREMIUM = 0.1
 
 
+def each_learner(
+    function: Callable[Concatenate["Posterior", P], "Posterior"],
+) -> Callable[Concatenate[Forecasting, P], Forecasting]:
+    """Decorate a function that learns from new rows: given a stack, every member learns.
+
+    Members without a learned transition, such as linear models, are conditioned instead.
+    """
+
+    @functools.wraps(function)
+    def learn_each(forecaster: Any, /, *args: P.args, **options: P.kwargs) -> Any:
+        def change(model: "Posterior") -> "Posterior":
+            if model.learns or model is forecaster:
+                return function(model, *args, **options)
+            series = args[0] if args else options["series"]
+            shared = ("new_experiment", "seed", "index")
+            kept: dict[str, Any] = {
+                name: options[name] for name in shared if options.get(name) is not None
+            }
+            return condition(model, series, **kept)
+
+        return forecaster.map_models(change)
+
+    return learn_each
+
+
+@each_learner
+@checked
 @in_double_precision
 def learn(
     posterior: "Posterior",
@@ -138,7 +169,6 @@ def learn(
     Posterior
     """
     check_states(posterior, "learn")
-    seed = check_seed(seed)
     rows = posterior.dataset.align(series)
     _check(posterior, forgetting, max_draws)
     if posterior.num_chains * posterior.num_draws > max_draws:
@@ -341,7 +371,6 @@ def _with_learned(
 
 def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
     """Raise for settings that `learn` does not support."""
-    check_whole("max_draws", max_draws, 1)
     if not posterior.learns:
         raise ValueError(
             f"{posterior.spec.method_name!r} has no weights to learn: fit with basis='linear' for "
@@ -360,15 +389,15 @@ def _check(posterior: "Posterior", forgetting: Any, max_draws: Any) -> None:
 
 
 def extend(
-    posterior: "Posterior",
+    posterior: Forecasting,
     series: Any,
     relearn: Relearn = None,
     *,
     new_experiment: bool = False,
     seed: int | None = None,
     index: int = -1,
-) -> "Posterior":
-    """Return the posterior after new rows.
+) -> Forecasting:
+    """Return the posterior or stack after new rows; the weights of a stack do not change.
 
         later = posterior.extend(new_rows, "weights")
 
@@ -385,15 +414,17 @@ def extend(
 
     Returns
     -------
-    Posterior
+    Posterior or Stack
     """
-    verbs = {None: condition, "weights": learn, "all": update}
+    verbs: dict[Any, Callable[..., Any]] = {None: condition, "weights": learn, "all": update}
     if not isinstance(relearn, str | None) or relearn not in verbs:
         raise ValueError(f"relearn must be None, 'weights' or 'all'; got {relearn!r}")
     options: dict[str, Any] = {} if seed is None else {"seed": seed}
     return verbs[relearn](posterior, series, new_experiment=new_experiment, index=index, **options)
 
 
+@each_learner
+@checked
 @in_double_precision
 def update(
     posterior: "Posterior",
@@ -439,8 +470,7 @@ def update(
             "this posterior has been conditioned on rows that it has not learned from: update "
             "the posterior before `condition`, with all rows since its training data"
         )
-    seed = posterior.seed + 1 if seed is None else check_seed(seed)
-    check_flag("new_experiment", new_experiment)
+    seed = posterior.seed + 1 if seed is None else seed
     check_progress(progress)
     method = _shortened(posterior, num_warmup, num_draws)
     old = posterior.dataset

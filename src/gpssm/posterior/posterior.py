@@ -1,10 +1,9 @@
 """The result of a fit: draws from the posterior, and the methods that use them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -21,26 +20,21 @@ from gpssm.methods.spec import Spec
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw, Info
 from gpssm.posterior import (
-    arviz,
     conditioning,
     control,
     diagnostics,
-    explore,
+    dynamics,
     forecast,
     learning,
-    linearisation,
-    mean_model,
     storage,
 )
 from gpssm.posterior.calibration import Calibration
-from gpssm.posterior.draws import CurrentState, Learned, Seconds, absorb_common
+from gpssm.posterior.draws import CurrentState, Forecasting, Learned, Seconds, absorb_common
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gpssm.evaluation.summary import Summary
-
-Forecasting = TypeVar("Forecasting")  # a Posterior or a Stack
 
 ALIKE = 20  # number of draws that suffices if they differ only in their states
 
@@ -56,12 +50,12 @@ def calibrate(
 ) -> Forecasting:
     """Calibrate the width of intervals on held-out rows.
 
-    See `gpssm.evaluation.calibrate.calibrate`.
+    See `gpssm.evaluation.held_out.calibrate`.
     """
-    from gpssm.evaluation import calibrate
+    from gpssm.evaluation import held_out
 
     fitted: Any = forecaster
-    return calibrate.calibrate(
+    return held_out.calibrate(
         fitted,
         series,
         new_experiment=new_experiment,
@@ -143,21 +137,20 @@ class Posterior:
     learned: Learned | None = None
     comparison: tuple[dict[str, Any], ...] = ()
 
+    smooth = forecast.smooth  # the module, which `forecast` hides below
     forecast = forecast.forecast
     simulate = conditioning.simulate
     predict = conditioning.predict
-    smooth = explore.smooth
     condition = conditioning.condition
     learn = learning.learn
     extend = learning.extend
     update = learning.update
-    transition = explore.transition
-    linearise = linearisation.linearise
+    transition = dynamics.transition
+    linearise = dynamics.linearise
     rollout = control.rollout
-    export = mean_model.export
-    to_casadi = mean_model.to_casadi
-    to_control = mean_model.to_control
-    to_arviz = arviz.to_arviz
+    to_casadi = control.to_casadi
+    to_control = control.to_control
+    to_arviz = storage.to_arviz
     diagnostics = diagnostics.diagnose
     save = storage.save
     calibrate = calibrate
@@ -271,10 +264,16 @@ class Posterior:
 
     def _each(self, function: Callable[[Any], Any]) -> Self:
         """Return the posterior with a function applied to every array of the draws."""
-        draws, info = jax.tree.map(function, (self.draws, self.info))
-        current = self.current and self.current.each(function)
-        learned = self.learned and self.learned.each(function)
-        return replace(self, draws=draws, info=info, current=current, learned=learned)
+        current, learned = self.current, self.learned
+        arrays = (self.draws, self.info, current and current.state, learned and learned[:2])
+        draws, info, state, distribution = jax.tree.map(function, arrays)
+        return replace(
+            self,
+            draws=draws,
+            info=info,
+            current=current and current._replace(state=state),
+            learned=learned and learned._replace(state=distribution[0], rates=distribution[1]),
+        )
 
 
 def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
@@ -283,9 +282,3 @@ def _converted(part: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     if not isinstance(part, eqx.Module) and not hasattr(part, "_fields"):
         return part
     return jax.tree.map(lambda leaf: convert(leaf) if isinstance(leaf, kind) else leaf, part)
-
-
-@in_double_precision
-def load_posterior(path: str | Path, parts: Mapping[str, Any] | None = None) -> Posterior:
-    """Load a posterior saved by `Posterior.save`; `gpssm.load` also loads stacks."""
-    return Posterior(**storage.read(path, parts))

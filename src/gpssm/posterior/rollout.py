@@ -3,14 +3,7 @@
     x_{t+1} ~ N(m_s(z_t) + A_s(z_t) v_s, B_s(z_t) + Q_s),   y_t ~ p_s(y | x_{t+1})
 
 with z_t = [x_t; u_t] is the model of draw s = 1..S, whose weights v and parameters are fixed along
-a path; noise of variances B and Q is drawn independently at each step. With `draw_functions`, a
-path instead follows one function, by pathwise conditioning (Wilson et al. 2021): with g_d a draw of
-the Gaussian process by random features, and c_d its projection onto the inducing points,
-
-    x_{t+1} ~ N(f(z_t), Q_s),   f_d(z) = m_d(z) + A_d(z)·(v_d − c_d) + g_d(z),   c_d = L_d⁻¹ g_d(Z)
-
-has the same distribution at each z, and between inputs the conditional covariance given the
-weights.
+a path; noise of variances B and Q is drawn independently at each step.
 
 An `Ensemble` contains the factorised models of many draws, by which forecasts and filters propagate
 states. Factorisations, such as L⁻¹ of the covariance of the inducing points, are computed once per
@@ -59,8 +52,6 @@ from gpssm.core.runtime import jit
 from gpssm.data.dataset import Dataset
 from gpssm.data.padding import padded_length
 from gpssm.inference.settings import MethodSettings
-from gpssm.model.bases import InducingPoints, parts_of
-from gpssm.model.kernels import Kernel, Spectrum
 from gpssm.model.likelihoods import Gaussian, GaussianNoise, Likelihood
 from gpssm.model.model import GPSSM, Step
 from gpssm.posterior.draws import merge_chains
@@ -70,7 +61,6 @@ if TYPE_CHECKING:
 
 BOUNDS = 3.0
 START = 2**32 - 1  # replaces the number of a step, for random numbers of the start of a path
-FUNCTION = 2**32 - 4  # the same, for the function of a path
 MANY = 0.5  # share of paths that may leave before they restart instead of becoming copies
 NUM_ANEW = 128  # training states to restart from, at most, and one more for each series
 
@@ -137,94 +127,20 @@ class Ensemble(eqx.Module):
             self, process_variance=self.process_variance * scale[:, None], likelihood=likelihood
         )
 
-    def moments(
-        self,
-        x: Float[Array, "S P Dx"],
-        u: Float[Array, "S P Du"],
-        functions: "Functions | None" = None,
-    ) -> Moments:
-        """Return m + A v, B + Q, and the mean over d of B_d / k_d(z, z).
+    def moments(self, x: Float[Array, "S P Dx"], u: Float[Array, "S P Du"]) -> Moments:
+        """Return m + A v, B + Q, and the mean over d of B_d / k_d(z, z)."""
 
-        With functions, the moments are m + A (v − c) + g and Q.
-        """
-
-        def moments(
-            fixed: tuple[Any, ...], x: Array, u: Array, function: Residual | None
-        ) -> Moments:
-            transition, kernel, weights, noise = fixed
+        def moments(fixed: tuple[Any, ...], x: Array, u: Array) -> Moments:
+            transition, weights, noise = fixed
             step, prior = transition(x[None], u[None])
             residual = jnp.maximum(step.residual[:, 0], 0.0)
             novelty = jnp.mean(residual / jnp.maximum(prior[:, 0], jnp.finfo(prior.dtype).tiny))
-            if function is None:
-                return Moments(step.given(weights)[0], residual + noise, novelty)
-            value = function.prior(kernel, jnp.concatenate([x, u])[None])[:, 0]
-            return Moments(step.given(weights - function.correction)[0] + value, noise, novelty)
+            return Moments(step.given(weights)[0], residual + noise, novelty)
 
         axis = None if self.shared else eqx.if_array(0)
-        each = eqx.filter_vmap(moments, in_axes=(None, 0, 0, 0))
-        every = eqx.filter_vmap(each, in_axes=((axis, axis, 0, 0), 0, 0, 0))
-        kernel, residuals = (None, None) if functions is None else functions
-        fixed = (self.transition, kernel, self.weights, self.process_variance)
-        return every(fixed, x, u, residuals)
-
-
-class Residual(NamedTuple):
-    """The residual of f given the weights, as one function: g(z) − A(z) c."""
-
-    spectrum: Spectrum
-    coefficients: Float[Array, "Dx F"]
-    correction: Float[Array, "Dx M"]
-
-    def prior(self, kernel: Kernel, z: Float[Array, "N Dz"]) -> Float[Array, "Dx N"]:
-        """Return g_d(z), the sum of the kernel's features with these coefficients."""
-        return jnp.sum(kernel.features(self.spectrum, z) * self.coefficients[:, None], -1)
-
-
-# The kernel, with an axis S where draws differ in it, and the residual of each path, (S, P).
-Functions = tuple[Kernel, Residual]
-
-
-def can_draw_functions(model: GPSSM) -> bool:
-    """Return whether paths can have separate functions.
-
-    This requires one part of the basis with a residual, and a kernel with random features.
-    """
-    parts = [part for part in parts_of(model.basis) if isinstance(part, InducingPoints)]
-    try:
-        jax.eval_shape(
-            lambda: model.kernel.spectrum(jax.random.key(0), 1, parts[0].locations.shape[1])
-        )
-    except (IndexError, TypeError):
-        return False
-    return len(parts) == 1
-
-
-def draw_functions(members: Members, keys: PRNGKeyArray, input_dim: int) -> Functions:
-    """Return a residual for each path with separate features, so that the mean is unbiased."""
-    model, _, leaves = members
-    dtype, dim = model.log_process_std.dtype, model.state_dim + input_dim
-
-    def draw(current: GPSSM, key: PRNGKeyArray) -> Residual:
-        spectrum_key, key = jax.random.split(jax.random.fold_in(key, FUNCTION))
-        spectrum = current.kernel.spectrum(spectrum_key, 64, dim)
-        size = current.kernel.features(spectrum, jnp.zeros((1, dim), dtype)).shape[-1]
-        coefficients = jax.random.normal(key, (model.state_dim, size), dtype)
-        residual = Residual(spectrum, coefficients, jnp.zeros(()))
-        correction = current.basis.correction(
-            current.kernel, lambda z: residual.prior(current.kernel, z), model.state_dim
-        )
-        return residual._replace(correction=correction)
-
-    def draw_each(inputs: tuple[dict[str, Array], PRNGKeyArray]) -> Residual:
-        current = model.with_leaves(inputs[0])
-        return jax.vmap(lambda key: draw(current, key))(inputs[1])
-
-    if is_shared(leaves):
-        return model.kernel, jax.vmap(lambda keys: draw_each(({}, keys)))(keys)
-    kernel = eqx.filter_vmap(
-        lambda values: model.with_leaves(values).kernel, axis_size=keys.shape[0]
-    )(leaves)
-    return kernel, jax.lax.map(draw_each, (leaves, keys))
+        each = eqx.filter_vmap(moments, in_axes=(None, 0, 0))
+        every = eqx.filter_vmap(each, in_axes=((axis, 0, 0), 0, 0))
+        return every((self.transition, self.weights, self.process_variance), x, u)
 
 
 def is_shared(leaves: dict[str, Array]) -> bool:
@@ -460,15 +376,10 @@ def simulate_paths(
     u: Float[Array, "H Du"],
     excess: Float[Array, "H Du"],
     noise: bool,
-    one_function: bool = False,
 ) -> Paths:
-    """Simulate paths of these draws with scaled noise by the compiled `run_paths`.
-
-    With `one_function`, each path follows one function.
-    """
+    """Simulate paths of these draws with scaled noise by the compiled `run_paths`."""
     ensemble = assemble(*plan.members, u.shape[1]).scaled(scale)
-    functions = draw_functions(plan.members, plan.keys, u.shape[1]) if one_function else None
-    return run_paths(ensemble, start, u, plan.keys, plan.slots, plan.box, noise, functions, excess)
+    return run_paths(ensemble, start, u, plan.keys, plan.slots, plan.box, noise, excess)
 
 
 def run_paths(
@@ -479,7 +390,6 @@ def run_paths(
     slots: Int[Array, " N"],
     box: Box | None,
     noise: bool,
-    functions: Functions | None = None,
     excess: Float[Array, "H Du"] | None = None,
 ) -> Paths:
     """Run P paths of each of S draws for H steps and show those in `slots`.
@@ -509,7 +419,7 @@ def run_paths(
         number, u, excess = inputs
         step_keys = _each(lambda key: jax.random.split(jax.random.fold_in(key, number), 3), keys)
         acting = u[None, None] + gains * excess[None, None]
-        moments = ensemble.moments(x, acting, functions)
+        moments = ensemble.moments(x, acting)
         normal = _each(lambda key: jax.random.normal(key, x.shape[2:], x.dtype), step_keys[..., 0])
         following = moments.mean + jnp.sqrt(moments.variance) * normal
         novelty = jnp.where(shown(alive), shown(moments.novelty), 0.0)

@@ -26,21 +26,19 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core import metrics
+from gpssm.core.arguments import checked
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.table import card
 from gpssm.core.text import check_path, check_whole, percent, to_json
 from gpssm.data.dataset import Dataset
-from gpssm.inference.progress import Mode
 from gpssm.model.likelihoods import Custom
-from gpssm.posterior import conditioning, storage
+from gpssm.posterior import conditioning, learning, storage
 from gpssm.posterior.calibration import Calibration, estimate, needed_factors
 from gpssm.posterior.draws import Seconds
-from gpssm.posterior.explore import Smoothed
 from gpssm.posterior.forecast import Forecast, widened
-from gpssm.posterior.learning import MAX_DRAWS, Forgetting, Relearn
-from gpssm.posterior.posterior import Posterior, calibrate, load_posterior, plot, summary
+from gpssm.posterior.posterior import Posterior, calibrate, plot, summary
 from gpssm.posterior.rollout import BOUNDS
 from gpssm.posterior.storage import NotAsSaved
 from gpssm.posterior.validation import (
@@ -92,6 +90,10 @@ class Stack:
     calibration: Calibration | None = None
 
     simulate = conditioning.simulate
+    condition = conditioning.condition
+    learn = learning.learn
+    update = learning.update
+    extend = learning.extend
     calibrate = calibrate
     summary = summary
     plot = plot
@@ -199,6 +201,7 @@ class Stack:
         seconds = (member.seconds for member in self.members.values())
         return Seconds(*map(sum, zip(*seconds, strict=True)))
 
+    @checked
     def forecast(
         self,
         horizon: int | None = None,
@@ -210,7 +213,6 @@ class Stack:
         index: int = -1,
         bounds: float | None = BOUNDS,
         calibrated: bool | None = None,
-        one_function: bool = False,
     ) -> Forecast:
         """Return the mixture of the members' forecasts; see `Posterior.forecast`."""
         return self._mix(
@@ -222,12 +224,12 @@ class Stack:
                 noise=noise,
                 index=index,
                 bounds=bounds,
-                one_function=one_function,
             ),
             num_paths,
             calibrated,
         )
 
+    @checked
     def predict(
         self,
         series: Any,
@@ -260,121 +262,12 @@ class Stack:
             steps,
         )
 
-    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Smoothed:
-        """Return the mixture of the members' smoothed outputs; see `Posterior.smooth`.
-
-        `states` has no columns, because coordinates of states differ between members.
-        """
+    def smooth(self, index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
+        """Return the mixture of the members' smoothed outputs; see `Posterior.smooth`."""
         shares = self._shares(min(m.num_chains * m.num_draws for m in self.members.values()))
-        joint = Smoothed.join(
+        return Forecast.join(
             [self.members[name].thinned(n).smooth(index, noise, seed) for name, n in shares.items()]
         )
-        y = self.dataset.experiment(index).y
-        states = np.zeros((len(joint.paths), joint.horizon + 1, 0))
-        imputed = np.where(np.isnan(y), joint.mean, y)
-        return dataclasses.replace(joint, states=states, imputed=imputed)
-
-    def extend(
-        self,
-        series: Any,
-        relearn: Relearn = None,
-        *,
-        new_experiment: bool = False,
-        seed: int | None = None,
-        index: int = -1,
-    ) -> Self:
-        """Return the mixture after new rows, with unchanged weights; see `Posterior.extend`.
-
-        Members without a learned transition, such as linear models, are conditioned.
-        """
-
-        def extend(member: Posterior) -> Posterior:
-            conditions = relearn in ("weights", "all") and not member.learns
-            return member.extend(
-                series,
-                None if conditions else relearn,
-                new_experiment=new_experiment,
-                seed=seed,
-                index=index,
-            )
-
-        return self.map_models(extend)
-
-    def condition(
-        self,
-        series: Any,
-        *,
-        new_experiment: bool = False,
-        num_particles: int | None = None,
-        seed: int = 0,
-        index: int = -1,
-    ) -> Self:
-        """Condition every member on new rows; see `Posterior.condition`."""
-        return self.map_models(
-            lambda member: member.condition(
-                series,
-                new_experiment=new_experiment,
-                num_particles=num_particles,
-                seed=seed,
-                index=index,
-            )
-        )
-
-    def learn(
-        self,
-        series: Any,
-        *,
-        forgetting: Forgetting = None,
-        new_experiment: bool = False,
-        max_draws: int = MAX_DRAWS,
-        seed: int = 0,
-        index: int = -1,
-    ) -> Self:
-        """Let every member learn from new rows; see `Posterior.learn`."""
-
-        def learn(member: Posterior) -> Posterior:
-            if not member.learns:
-                return member.condition(
-                    series, new_experiment=new_experiment, seed=seed, index=index
-                )
-            return member.learn(
-                series,
-                forgetting=forgetting,
-                new_experiment=new_experiment,
-                max_draws=max_draws,
-                seed=seed,
-                index=index,
-            )
-
-        return self.map_models(learn)
-
-    def update(
-        self,
-        series: Any,
-        *,
-        new_experiment: bool = False,
-        num_warmup: int | None = None,
-        num_draws: int | None = None,
-        seed: int | None = None,
-        progress: Mode = False,
-        index: int = -1,
-    ) -> Self:
-        """Sample every member again with new rows; see `Posterior.update`."""
-
-        def update(member: Posterior) -> Posterior:
-            if not member.learns:
-                return member.extend(series, new_experiment=new_experiment, seed=seed, index=index)
-            return member.update(
-                series,
-                new_experiment=new_experiment,
-                num_warmup=num_warmup,
-                num_draws=num_draws,
-                seed=seed,
-                progress=progress,
-                index=index,
-            )
-
-        return self.map_models(update)
 
     def thinned(self, most: int) -> Self:
         """Return the mixture with at most `most` draws in total, but at least one per chain."""
@@ -419,7 +312,6 @@ class Stack:
 
         `steps` is the largest number of steps ahead.
         """
-        check_whole("num_paths", num_paths, 1)
         with distinct_warnings():
             parts = []
             for name, paths in self._shares(num_paths).items():
@@ -474,7 +366,6 @@ def smoothed_outputs(forecaster: Forecaster, index: int = -1) -> tuple[Forecast,
     return outputs, forecaster.smooth(index, noise=True)
 
 
-@in_double_precision
 def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     """Load a stack saved by `Stack.save`."""
     try:
@@ -503,6 +394,7 @@ def _load_stack(path: Path, parts: Mapping[str, Any] | None) -> Stack:
     return dataclasses.replace(stack, calibration=calibration)
 
 
+@in_double_precision
 def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster:
     """Load a posterior saved by `Posterior.save`, or a stack saved by `Stack.save`.
 
@@ -522,7 +414,9 @@ def load(path: str | Path, parts: Mapping[str, Any] | None = None) -> Forecaster
     """
     path = check_path(path)
     path = path / "posterior.nc" if path.is_dir() else path
-    return _load_stack(path, parts) if zipfile.is_zipfile(path) else load_posterior(path, parts)
+    if zipfile.is_zipfile(path):
+        return _load_stack(path, parts)
+    return Posterior(**storage.read(path, parts))
 
 
 def share_out(total: int, weights: Float[np.ndarray, " K"]) -> list[int]:

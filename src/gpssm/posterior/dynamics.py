@@ -1,4 +1,4 @@
-"""Linearisation of the model around an operating point, with bands over draws.
+"""The learned dynamics: the transition at any state, and linear models around operating points.
 
     x_{t+1} = f(x_t, u_t),   y_t = h(x_{t+1})          f = E[f | v] and h = E[y | x] of one draw
 
@@ -14,26 +14,35 @@ Coordinates of states and operating points differ between draws. The operating p
 equilibrium x = f(x, u), or the state of the draw at a row of the training data. Poles, responses
 and gains do not depend on the coordinates, so draws and chains can be compared. Outputs and inputs
 are in the user's units. Bands show the variation of E[f | v] over draws; they do not include the
-residual variance B(z) between inducing points.
+residual variance B(z) between inducing points, which `transition` and `unknown` do. Averages over
+draws of the transition are also averages over chains, which may use different coordinates of the
+states: use one chain at a time if `Posterior.diagnostics` shows that they do.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
+from gpssm.core.arguments import checked
 from gpssm.core.runtime import in_double_precision
-from gpssm.core.text import as_share, check_choice, check_installed, check_whole, count, is_whole
-from gpssm.data.columns import align_columns
+from gpssm.core.text import check_choice, check_installed, count, is_whole
+from gpssm.data.columns import align_columns, to_columns
+from gpssm.data.scaler import FAR
+from gpssm.model.bases import FeaturePoints
+from gpssm.model.kernels import Feature
 from gpssm.model.model import GPSSM
 from gpssm.model.types import Draw
+from gpssm.posterior.control import mean_step
 from gpssm.posterior.draws import map_draws, merge_chains, stored_rows
-from gpssm.posterior.mean_model import mean_step
-from gpssm.posterior.rollout import BOUNDS, training_box
+from gpssm.posterior.rollout import (
+    BOUNDS,
+    training_box,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,13 +84,14 @@ class Response:
         """Time since the input changed: steps, multiplied by dt if it is known."""
         return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
+    @checked
     def interval(self, level: float = LEVEL) -> Band:
         """The central interval over draws: (low, high)."""
-        return central_band(self.values, as_share(level))
+        return central_band(self.values, level)
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the median and the central interval over draws, one panel per output and input."""
-        from gpssm.plots.dynamics import plot_response
+        from gpssm.plots.posteriors import plot_response
 
         return plot_response(self, level)
 
@@ -127,7 +137,7 @@ class Bode:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot magnitude above phase for each output and input, with intervals over draws."""
-        from gpssm.plots.dynamics import plot_bode
+        from gpssm.plots.posteriors import plot_bode
 
         return plot_bode(self, level)
 
@@ -189,9 +199,9 @@ class Linearisation:
         """The static gain C (I − A)⁻¹ B + D: the final change of outputs per unit of input."""
         return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
+    @checked
     def impulse_response(self, n: int = 50) -> Response:
         """Return the impulse response D, CB, CAB, .., CAⁿ⁻²B to a unit input in one row."""
-        check_whole("n", n, 1)
         self._check_inputs()
         if n > 100_000:
             raise ValueError(f"a response has at most 100000 rows; got n={n}")
@@ -266,7 +276,7 @@ class Linearisation:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the poles of all draws in the unit circle."""
-        from gpssm.plots.dynamics import plot_poles
+        from gpssm.plots.posteriors import plot_poles
 
         return plot_poles(self, level)
 
@@ -356,7 +366,7 @@ class StaticGain:
 
     def plot(self, level: float = LEVEL) -> "Figure":
         """Plot the curve and its slope with bands, one column per output."""
-        from gpssm.plots.dynamics import plot_static_gain
+        from gpssm.plots.posteriors import plot_static_gain
 
         return plot_static_gain(self, level)
 
@@ -477,8 +487,7 @@ def relevance(posterior: "Posterior") -> "pd.DataFrame":
 
         r_dj = √mean_t (∂f_d/∂z_j)² · std(z_j) / std(x_d),   the mean over draws
 
-    It is exactly zero for entries excluded by a wiring, drawn by `gpssm.plots.plot_wiring`, and
-    computed from a few draws and rows.
+    It is exactly zero for entries excluded by a wiring, and computed from a few draws and rows.
 
     Returns
     -------
@@ -633,3 +642,127 @@ def central_band(values: np.ndarray, level: float) -> Band:
     quantiles = np.nanquantile(np.where(empty, 0.0, values), limits, axis=0)
     low, high = np.where(empty, np.nan, quantiles)
     return low, high
+
+
+Inputs = tuple[Float[Array, "N Dx"], Float[Array, "N Du"]]  # scaled states and inputs
+
+
+class FunctionEstimate(NamedTuple):
+    """A learned function at N inputs.
+
+    Parameters
+    ----------
+    mean, std
+        Posterior mean and standard deviation.
+    novelty
+        For a transition, the mean of B / k(z, z) over draws and states; empty for other functions.
+    draws
+        Its mean under each draw, E[f | v].
+    """
+
+    mean: Float[np.ndarray, "N ..."]
+    std: Float[np.ndarray, "N ..."]
+    novelty: Float[np.ndarray, " N"]
+    draws: Float[np.ndarray, "chain draw N ..."]
+
+    @classmethod
+    def of(
+        cls,
+        mean: Float[np.ndarray, "chain draw N ..."],
+        variance: Float[np.ndarray, "chain draw N ..."],
+        novelty: Float[np.ndarray, " N"],
+    ) -> Self:
+        """Return the estimate from means and variances under each draw."""
+        std = np.sqrt(np.var(mean, axis=(0, 1)) + np.mean(variance, axis=(0, 1)))
+        return cls(np.mean(mean, axis=(0, 1)), std, novelty, mean)
+
+
+@in_double_precision
+def transition(
+    posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any = None
+) -> FunctionEstimate:
+    """Return the next state f(x, u) without process noise: draws, mean, std and novelty.
+
+    Over draws, E f and Var f = Var(E[f | v]) + E[B].
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    x : array (N, Dx)
+        States in the coordinates of `draws.states`.
+    u : array (N, Du)
+        Inputs in the user's units.
+    """
+    inputs = _inputs(posterior, x, u)
+    mean, residual, share = map_draws(_transition_moments, posterior.model, posterior.draws, inputs)
+    return FunctionEstimate.of(mean, residual, np.mean(share, axis=(0, 1, 3)))
+
+
+def _transition_moments(model: GPSSM, draw: Draw, inputs: Inputs) -> tuple[Array, Array, Array]:
+    """Return m + A v, B and B / k(z, z)."""
+    step = model.transition()(*inputs)
+    residual = jnp.maximum(step.residual, 0.0)
+    prior = model.kernel.diagonal(jnp.concatenate(inputs, -1))
+    share = residual / jnp.maximum(prior, jnp.finfo(prior.dtype).tiny)
+    return step.given(draw.weights), residual.T, share.T
+
+
+@in_double_precision
+def unknown(posterior: "Posterior", values: Float[ArrayLike, "N ..."]) -> FunctionEstimate:
+    """Return the unknown function in the physics: E h, and Var h = Var(E[h | v]) + E[B_h].
+
+        gpssm.analysis.unknown(posterior, speeds).mean
+
+    Parameters
+    ----------
+    posterior
+        A fit with `physics=gpssm.Physics(...)`.
+    values : array (N, ...)
+        Values of the feature, the argument of the function, in the user's units.
+    """
+    kernel = posterior.model.kernel
+    basis = posterior.model.basis
+    if not isinstance(kernel, Feature) or not isinstance(basis, FeaturePoints):
+        raise TypeError(
+            "this model has no unknown function of a feature: fit one with "
+            "fit(physics=gpssm.Physics(...))."
+        )
+    features = np.asarray(values, float)
+    points = jnp.asarray(features.reshape(features.shape[0] if features.ndim else 1, -1))
+    if points.shape[1] != basis.locations.shape[1] or not np.isfinite(features).all():
+        raise ValueError(
+            f"values must be finite, of shape (N, {basis.locations.shape[1]}); got "
+            f"{features.shape}."
+        )
+    mean, variance = map_draws(_unknown_moments, posterior.model, posterior.draws, points)
+    scale = kernel.state_scale[kernel.into]
+    return jax.tree.map(lambda part: scale * part, FunctionEstimate.of(mean, variance, np.zeros(0)))
+
+
+def _unknown_moments(
+    model: GPSSM, draw: Draw, values: Float[Array, "N P"]
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    assert isinstance(model.kernel, Feature)
+    assert isinstance(model.basis, FeaturePoints)
+    return model.basis.unknown(model.kernel, draw.weights, values)
+
+
+def _inputs(posterior: "Posterior", x: Float[ArrayLike, "N Dx"], u: Any) -> Inputs:
+    """Return states and scaled inputs; a single pair may be one-dimensional."""
+    states = to_columns(x, None, "x")[0]
+    single = np.ndim(x) == 1
+    states = states.T if single else states
+    dim = posterior.model.state_dim
+    if not states.size or states.shape[1] != dim:
+        raise ValueError(f"x must have shape (N, {dim}), one state per row; got {states.shape}")
+    if not (np.abs(states) < FAR).all():
+        raise ValueError(f"x must be finite and in a plausible range; got {x!r}")
+    if u is None:
+        u = np.zeros((len(states), 0))
+    u = align_columns(np.atleast_2d(u) if single else u, posterior.dataset.inputs, "u")
+    if len(u) != len(states):
+        raise ValueError(f"u must have one row for each of the {len(states)} states; got {len(u)}")
+    if not np.isfinite(u).all():
+        raise ValueError("u must be finite: it has NaN or infinite values")
+    return jnp.asarray(states), jnp.asarray(posterior.dataset.encode_inputs(u))
