@@ -1,10 +1,10 @@
-"""The door: arguments of public functions are checked by their names, once.
+"""Checks of the arguments of public functions, by their names.
 
-    @checked
+    @check_arguments
     def smooth(posterior, index=-1, noise=False, seed=0): ...
 
-An argument of one name means the same in all functions. What its value may be is said in `CHECKS`;
-code behind the door trusts it.
+An argument has the same meaning in all functions; `CHECKS` says which values it may have. Code that
+a function calls trusts its arguments.
 """
 
 import functools
@@ -39,7 +39,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def check_arguments(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function: arguments other than the defaults are checked by their names."""
     parameters = inspect.signature(function).parameters
 

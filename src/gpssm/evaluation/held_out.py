@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.messages import distinct_warnings, warn
 from gpssm.core.places import Arrival, run_tasks
 from gpssm.core.table import card, loss
@@ -89,7 +89,7 @@ class Selection:
         return self.table.to_string(float_format=lambda value: f"{value:.4g}")
 
 
-@checked
+@check_arguments
 def select(
     series: Any,
     candidates: Sequence[Mapping[str, Any]] | None = None,
@@ -350,7 +350,7 @@ def linear_models(
 Member = Posterior | Mapping[str, Any] | str
 
 
-@checked
+@check_arguments
 def stack(
     series: Any,
     members: Sequence[Member] | Mapping[str, Member] | None = None,
@@ -519,7 +519,7 @@ def _fit(series: Sequence[Series], settings: Mapping[str, Any]) -> Posterior:
 Single = TypeVar("Single", Posterior, Stack)
 
 
-@checked
+@check_arguments
 def calibrate(
     posterior: Single,
     series: Any = None,

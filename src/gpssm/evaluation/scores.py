@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from gpssm.core import metrics
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.metrics import LEVELS
 from gpssm.core.table import Table, card
@@ -117,7 +117,7 @@ class Comparison:
         return "\n\n".join(pages)
 
 
-@checked
+@check_arguments
 def compare(
     candidates: Mapping[str, Forecaster],
     test: Any,
@@ -383,7 +383,7 @@ class Backtest:
         return "\n".join([repr(self), figure_table(origins, "", "over origins"), *pages])
 
 
-@checked
+@check_arguments
 def backtest(
     posterior: Forecaster,
     series: Any,

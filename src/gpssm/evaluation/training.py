@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy import special, stats
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.metrics import fit_percent, pit, rmse
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_whole
@@ -116,7 +116,7 @@ class Residuals(NamedTuple):
         return rows
 
 
-@checked
+@check_arguments
 def find_residuals(
     posterior: Forecaster, index: int = -1, num_paths: int = 300, rows: int = ROWS, seed: int = 0
 ) -> Residuals:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpssm.core.arguments import checked
 from gpssm.core.text import check_installed, check_kind, printable
 from gpssm.data.clock import Clock
 from gpssm.posterior.forecast import Forecast
@@ -99,7 +98,7 @@ def figure_of(*kinds: type) -> "Callable[[Callable[P, Figure]], Callable[P, Figu
 
     def decorate(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
         name = next(iter(inspect.signature(function).parameters))
-        function = checked(function)
+        function = check_arguments(function)
 
         @functools.wraps(function)
         def draw_figure(*args: P.args, **options: P.kwargs) -> "Figure":

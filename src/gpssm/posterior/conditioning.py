@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision
 from gpssm.core.text import as_tuple, check_whole, is_whole
@@ -56,7 +56,7 @@ FILTER = 2**32 - 3  # replaces the number of a draw, for the keys of a filter
 
 
 @each_model
-@checked
+@check_arguments
 @in_double_precision
 def condition(
     posterior: "Posterior",
@@ -105,7 +105,7 @@ def condition(
     return _with_current(posterior, before.after(rows, state))
 
 
-@checked
+@check_arguments
 def condition_at(
     posterior: Any,
     series: Any,
@@ -176,7 +176,7 @@ def extended(
         yield posterior
 
 
-@checked
+@check_arguments
 @in_double_precision
 def predict(
     posterior: "Posterior",
@@ -246,7 +246,7 @@ def predict(
     return widened(result, posterior.calibration, ahead, calibrated)
 
 
-@checked
+@check_arguments
 def simulate(
     posterior: "Posterior | Stack",
     u: Any = None,

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import as_tuple, check_installed
 from gpssm.data.delays import arriving
@@ -174,7 +174,7 @@ class Rollout(eqx.Module):
         return _states(posterior, np.array(self.draws), self.keys, self.index)
 
 
-@checked
+@check_arguments
 @in_double_precision
 def rollout(
     posterior: "Posterior",
@@ -256,7 +256,7 @@ def mean_step(model: GPSSM, weights: Float[Array, "Dx M"]) -> Step:
     return step
 
 
-@checked
+@check_arguments
 def mean_state(posterior: "Posterior", num_draws: int = 20) -> Float[np.ndarray, " N"]:
     """Return the current state of the mean model of `to_control`, `to_casadi` and `export`.
 
@@ -305,7 +305,7 @@ def mean_model(posterior: "Posterior", num_draws: int) -> MeanModel:
     return MeanModel(step, start, series)
 
 
-@checked
+@check_arguments
 @in_double_precision
 def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     """Return the mean model as an `nlsys` of python-control.
@@ -338,7 +338,7 @@ def to_control(posterior: "Posterior", num_draws: int = 20) -> Any:
     )
 
 
-@checked
+@check_arguments
 @in_double_precision
 def to_casadi(posterior: "Posterior", num_draws: int = 20) -> Any:
     """Return one step of the mean model, (x, u) → (x_next, y), as a `casadi.Function`.
@@ -499,7 +499,7 @@ def _paired(dimensions: Any, left: np.ndarray, right: np.ndarray) -> list[np.nda
     return list(np.broadcast_arrays(parts[0][:, :, None], parts[1][:, None]))
 
 
-@checked
+@check_arguments
 @in_double_precision
 def informative(
     posterior: "Posterior",

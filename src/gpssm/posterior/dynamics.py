@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.runtime import in_double_precision
 from gpssm.core.text import check_choice, check_installed, count, is_whole
 from gpssm.data.columns import align_columns, to_columns
@@ -84,7 +84,7 @@ class Response:
         """Time since the input changed: steps, multiplied by dt if it is known."""
         return np.arange(self.values.shape[1]) * (self.linear.dt or 1)
 
-    @checked
+    @check_arguments
     def interval(self, level: float = LEVEL) -> Band:
         """The central interval over draws: (low, high)."""
         return central_band(self.values, level)
@@ -199,7 +199,7 @@ class Linearisation:
         """The static gain C (I − A)⁻¹ B + D: the final change of outputs per unit of input."""
         return _transfer(np.ones(1), self.A, self.B, self.C, self.D)[:, 0]
 
-    @checked
+    @check_arguments
     def impulse_response(self, n: int = 50) -> Response:
         """Return the impulse response D, CB, CAB, .., CAⁿ⁻²B to a unit input in one row."""
         self._check_inputs()

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpssm.core import metrics
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.messages import warn
 from gpssm.core.runtime import check_memory, in_double_precision, jit
 from gpssm.core.table import card
@@ -304,7 +304,7 @@ class Forecast:
         paths."""
         return metrics.central_interval(self.paths, level)
 
-    @checked
+    @check_arguments
     def to_dataframe(self, levels: Sequence[float] = LEVELS) -> Any:
         """Return a pandas DataFrame with one row per step: mean, std, and limits of intervals.
 
@@ -352,8 +352,8 @@ class Forecast:
         }
         return xarray.Dataset(variables, {time: self.time, "trusted": (time, self.trusted)})
 
-    @checked
-    @checked
+    @check_arguments
+    @check_arguments
     def score(self, actual: Any, levels: Sequence[float] = metrics.LEVELS) -> dict[str, Any]:
         """Score the paths against the actual outputs; see `gpssm.metrics.score`.
 
@@ -370,7 +370,7 @@ class Forecast:
         """
         return metrics.score(self.paths, self.rows_of(actual), **self._judged_by(levels))
 
-    @checked
+    @check_arguments
     def score_outputs(
         self, actual: Any, levels: Sequence[float] = metrics.LEVELS
     ) -> dict[str, dict[str, Any]]:
@@ -497,7 +497,7 @@ def _times_of(rows: Any) -> Times | None:
     return Times.of(index) if type(index).__name__ == "DatetimeIndex" else None
 
 
-@checked
+@check_arguments
 @in_double_precision
 def forecast(
     posterior: "Posterior",
@@ -649,7 +649,7 @@ def start_states(
     return draw_start(keys, take_draws(posterior.current.state, draws), scale)
 
 
-@checked
+@check_arguments
 @in_double_precision
 def smooth(posterior: "Posterior", index: int = -1, noise: bool = False, seed: int = 0) -> Forecast:
     """Return the smoothed outputs of a training series: paths (S, T, Dy), one per draw.

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.linalg import cholesky, gram, inverse_lower, inverse_root, root_semidefinite
 from gpssm.core.messages import warn
 from gpssm.core.metrics import fair_crps
@@ -123,7 +123,7 @@ def each_learner(
 
 
 @each_learner
-@checked
+@check_arguments
 @in_double_precision
 def learn(
     posterior: "Posterior",
@@ -424,7 +424,7 @@ def extend(
 
 
 @each_learner
-@checked
+@check_arguments
 @in_double_precision
 def update(
     posterior: "Posterior",

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from gpssm.core import metrics
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import distinct_warnings
 from gpssm.core.runtime import in_double_precision
@@ -201,7 +201,7 @@ class Stack:
         seconds = (member.seconds for member in self.members.values())
         return Seconds(*map(sum, zip(*seconds, strict=True)))
 
-    @checked
+    @check_arguments
     def forecast(
         self,
         horizon: int | None = None,
@@ -229,7 +229,7 @@ class Stack:
             calibrated,
         )
 
-    @checked
+    @check_arguments
     def predict(
         self,
         series: Any,

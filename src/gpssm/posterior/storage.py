@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import gpssm
-from gpssm.core.arguments import checked
+from gpssm.core.arguments import check_arguments
 from gpssm.core.files import check_target, digest, write_atomically
 from gpssm.core.messages import warn
 from gpssm.core.runtime import in_double_precision
@@ -555,7 +555,7 @@ def _check_model(model: GPSSM, series: Series, traceable: bool) -> None:
     demand_shape("model.likelihood", output, 1, series.output_dim)
 
 
-@checked
+@check_arguments
 @in_double_precision
 def to_arviz(posterior: "Posterior", *, seed: int = 0) -> "xr.DataTree":
     """Return the posterior as an xarray DataTree for ArviZ, with these groups.
