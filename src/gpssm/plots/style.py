@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpssm.core.arguments import check_arguments
 from gpssm.core.text import check_installed, check_kind, printable
 from gpssm.data.clock import Clock
 from gpssm.posterior.forecast import Forecast
