@@ -85,7 +85,7 @@ def linear_fit(series: Any, spec: "Spec") -> LinearFit:
     The model, and the smoothed states of each series.
     """
     experiments = as_list(series)
-    check_trainable(series)
+    check_trainable(experiments)
     likelihood = uninformed_likelihood(spec.likelihood, experiments[0].output_dim)
     folded = isinstance(likelihood, LinkedGaussian) and not likelihood.link.one_to_one
     curved = isinstance(likelihood, Wiener) and spec.wiring is None

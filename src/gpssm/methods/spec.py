@@ -46,15 +46,17 @@ FEWEST_POINTS = 10
 MOST_POINTS = 50
 
 
-def part(default: str, *kinds: Any, names: Sequence[str] = ()) -> Any:
-    """Declare a part of the model: a name, one of `names` if there are any, or an object."""
+def part(
+    default: str, *kinds: Any, names: Sequence[str] = (), alternative: str = "an object"
+) -> Any:
+    """Declare a part of the model: a name, one of `names` if there are any, or an alternative."""
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, (str, *kinds)):
-            raise TypeError(f"{name} must be a name or an object; got {value!r}")
+            raise TypeError(f"{name} must be a name or {alternative}; got {value!r}")
         if names and isinstance(value, str) and value not in names:
             raise KeyError(
-                f"Unknown {name} {value!r}. Known: {', '.join(names)}; or pass an object."
+                f"Unknown {name} {value!r}. Known: {', '.join(names)}; or pass {alternative}."
             )
 
     return checked(default, check)
@@ -177,7 +179,13 @@ class Spec:
     coupling: Coupling = "none"
     rank: int | None = None
     physics: Any = None
-    start: Any = part("auto", Sequence, np.ndarray, names=("auto", "shooting", *STARTS))
+    start: Any = part(
+        "auto",
+        Sequence,
+        np.ndarray,
+        names=("auto", *STARTS, "shooting"),
+        alternative="the states of each series",
+    )
     noise: Any = checked("auto", _check_noise)
     hyper: Hyper = choice("optimise", get_args(Hyper))
     fixed: Sequence[str] = checked((), _check_patterns)
