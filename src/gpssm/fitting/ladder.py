@@ -260,8 +260,9 @@ class Ladder:
         """Return the mixture of the models with positive weight, or the one with nearly all the
         weight.
 
-        If a nonlinear model forecasts better than every linear one by two standard errors, linear
-        models get no weight; with few rows, they would otherwise retain some.
+        A note says so if no nonlinear model forecasts better than every linear one by two standard
+        errors. Linear models always remain in the mixture: held-out rows are few, and a mixture
+        of similar models is seldom worse than the better of them.
         """
         scores = self._sound_scores()
         if not scores or any(name not in self.scores for name in self.members):
@@ -269,10 +270,9 @@ class Ladder:
         ranked = sorted(scores, key=lambda name: scores[name].crps)
         linear = [name for name in ranked if isinstance(self.members[name].spec.settings, Baseline)]
         nonlinear = [name for name in ranked if name not in linear]
-        gate = nonlinear and all(scores[nonlinear[0]].is_better(scores[name]) for name in linear)
-        mixture = mix(self.scores, self._finished, nonlinear if gate else None)
+        mixture = mix(self.scores, self._finished)
         notes = list(self.notes)
-        if nonlinear and linear and not gate:
+        if nonlinear and not all(scores[nonlinear[0]].is_better(scores[name]) for name in linear):
             weights = dict(zip(mixture.members, mixture.weights, strict=True))
             share = sum(weights.get(name, 0.0) for name in nonlinear)
             notes.append(

@@ -16,7 +16,7 @@ import dataclasses
 import io
 import json
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
@@ -557,7 +557,6 @@ def mixture_calibration(
 def mix(
     scores: Mapping[str, HeldOutScores | Exception],
     finish: Callable[[str], Posterior],
-    among: Collection[str] | None = None,
 ) -> Stack:
     """Return the stack of the members with positive weights by their scores.
 
@@ -567,8 +566,6 @@ def mix(
         Scores of the same held-out rows by member, or the error of a failed member.
     finish : callable
         Returns the posterior of a member by name; called for members with positive weights.
-    among : collection of str, optional
-        The members that are considered; all by default.
 
     Returns
     -------
@@ -586,10 +583,8 @@ def mix(
     densities = np.stack([score.log_densities for score in sound.values()])
     # A member whose paths are all equal has no density; such entries are ignored.
     densities = densities[:, np.isfinite(densities).all(0)]
-    competes = np.array([among is None or name in among for name in sound])
     worth = next(iter(sound.values())).rows / ROWS_PER_ENTRY
-    weights = np.zeros(len(sound))
-    weights[competes] = stacking_weights(densities[competes], worth)
+    weights = stacking_weights(densities, worth)
     table = [
         {
             "member": name,
