@@ -350,7 +350,9 @@ class NUTSSampler(LatentSampler):
 
 @dataclass(frozen=True)
 class FFVDNUTS(HMCSettings):
-    """Settings of `ffvd-nuts`; `MethodSettings` has the others.
+    """The no-U-turn sampler of blackjax without whitening, a reference for other samplers.
+
+    `MethodSettings` has the other settings.
 
     Parameters
     ----------

@@ -258,7 +258,9 @@ class PredictiveSampler(ParticleGibbsSampler):
 
 @dataclass(frozen=True)
 class ParticleGibbs(ParticleSettings):
-    """Settings of `ffvd-p`; `ParticleSettings` and `MethodSettings` have the others.
+    """Particle Gibbs on the free-form posterior (Fan et al. 2023).
+
+    `ParticleSettings` and `MethodSettings` have the other settings.
 
     Parameters
     ----------

@@ -361,7 +361,7 @@ def check_mixing(rows: Sequence["Row"], starts: str = "", remedy: str = "") -> I
 
     Groups that users see come first. A group that depends on the states' coordinates, in which
     chains may differ, asks for caution at most. Chains with separate models are several
-    posteriors: each must have settled by itself, and what they disagree on is said once.
+    posteriors: each must have converged, and what they disagree on is reported once.
 
     Parameters
     ----------

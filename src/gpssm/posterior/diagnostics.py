@@ -205,7 +205,7 @@ def is_precise(posterior: "Posterior", precision: int, batch: int) -> bool:
 
     for 95 % of the smoothed outputs, of the one-step outputs and of a forecast: the largest R-hat
     of hundreds of quantities exceeds 1.02 even if draws are independent. Chains with separate
-    models are judged one by one. Sampling with `precision` set stops where this holds.
+    models are judged separately. Sampling with `precision` set stops where this holds.
 
     Parameters
     ----------
@@ -237,9 +237,9 @@ def with_notes(posterior: "Posterior", notes: Sequence[str] = (), remedy: str = 
     """Return the posterior with notes of its run, and of the problems that `fit` warns of.
 
     Those are problems of the sampler, and chains that disagree. Chains are compared by the
-    forecast, which does not depend on the states' coordinates. Where chains have models of their
-    own, each must have settled by itself. Runs of fewer than `TRIAL` draws are trials, whose mixing
-    is not judged.
+    forecast, which does not depend on the states' coordinates. Chains with
+    separate models must each have converged. Runs of fewer than `TRIAL` draws are trials, whose
+    mixing is not judged.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ def methods(screen: Screen) -> Answer:
     from gpssm.methods import METHODS
 
     kinds = {name: type(config) for name, config in METHODS.items()}
-    # Methods with a file of their own are described at its top.
+    # Where the class only has settings, its module describes the method.
     shared = (inspect.getdoc(kind) or "" for kind in kinds.values())
     described = {
         name: inspect.getmodule(kind) if text.startswith("Settings of") else kind
